@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -94,10 +94,11 @@ class TextSize(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """Tokens expected. ``completion`` is the client's own bound, or ``None`` where it set none."""
+    """Tokens expected of a prompt, with the bounds that nearly all prompts of this kind keep to."""
 
     prompt: int
-    completion: int | None
+    low: int
+    high: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +201,27 @@ class TimeoutSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class RetrySpec:
+    """How often a call may try another replica before its first byte.
+
+    ``attempts_max`` counts the first attempt. Over all calls of a model retries are at most ``budget_share`` of the
+    calls, with ``budget_burst`` saved up, so that a failing fleet is not hit harder than a healthy one.
+    """
+
+    attempts_max: int = 3
+    budget_share: float = 0.2
+    budget_burst: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerSpec:
+    """When a replica that fails is left alone: after ``failures`` in a row, for ``open_s`` seconds."""
+
+    failures: int = 5
+    open_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """One model and the replicas that serve it (its pool)."""
 
@@ -210,6 +232,8 @@ class ModelSpec:
     routing: RoutingSpec = field(default_factory=RoutingSpec)
     queue: QueueSpec = field(default_factory=QueueSpec)
     timeouts: TimeoutSpec = field(default_factory=TimeoutSpec)
+    retry: RetrySpec = field(default_factory=RetrySpec)
+    breaker: BreakerSpec = field(default_factory=BreakerSpec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,18 +255,17 @@ class ReplicaView:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What routing must know of a call."""
+    """What routing must know of a call. ``completion_tokens`` is the client's own bound, 0 where it set none."""
 
     call_class: CallClass
-    prompt_tokens: int
+    prompt: Estimate
     completion_tokens: int
     nonce: int
     excluded: frozenset[str] = frozenset()  # replicas already tried
 
-    @property
-    def context_tokens(self) -> int:
-        """Context the call may come to use."""
-        return self.prompt_tokens + self.completion_tokens
+    def without(self, replica: str) -> Need:
+        """The same need after ``replica`` was tried."""
+        return replace(self, excluded=self.excluded | {replica})
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,92 @@
+"""Where a call runs: filter by what a replica can hold and serves, then pick among those with a free permit.
+
+A filter looks only at what does not change by waiting (class and context); health and permits decide between now,
+later and never. The tiers are *native* (the replica serves the call's class) and *overflow* (it serves the other one
+and ``routing.overflow`` allows it). A call that no native replica could ever hold may go wherever it fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gateway.domain import CallClass, Choice, Estimate, Need, ReplicaView, RouteReason, RoutingSpec, Verdict
+
+
+class Tiers(NamedTuple):
+    """Replicas that can hold a call, by how willingly they take it. ``forced`` marks natives that merely fit."""
+
+    native: tuple[ReplicaView, ...]
+    overflow: tuple[ReplicaView, ...]
+    forced: bool
+
+
+def classify(prompt: Estimate, spec: RoutingSpec) -> CallClass:
+    """The class of a call with this prompt: ``long`` from ``routing.long_tokens`` on."""
+    return CallClass.LONG if prompt.prompt >= spec.long_tokens else CallClass.SHORT
+
+
+def holds(view: ReplicaView, prompt_tokens: int, completion_tokens: int) -> bool:
+    """Whether prompt and answer fit the replica's context (a prompt needs room for one token of answer)."""
+    return view.context_tokens is None or prompt_tokens + max(completion_tokens, 1) <= view.context_tokens
+
+
+def fitting(need: Need, views: Sequence[ReplicaView]) -> tuple[ReplicaView, ...]:
+    """Replicas whose context holds the call.
+
+    The prompt's size is an estimate. Its upper bound decides, so that a call is not sent where the engine would refuse
+    it; where only the lower bound fits, the largest replicas get it and the engine, which counts exactly, judges.
+    """
+    safe = tuple(view for view in views if holds(view, need.prompt.high, need.completion_tokens))
+    if safe:
+        return safe
+    possible = [view for view in views if holds(view, need.prompt.low, need.completion_tokens)]
+    largest = max((view.context_tokens or 0 for view in possible), default=0)
+    return tuple(view for view in possible if (view.context_tokens or 0) == largest)
+
+
+def tiers(need: Need, views: Sequence[ReplicaView], spec: RoutingSpec) -> Tiers:
+    """Sort the replicas that can hold ``need`` into tiers; both empty means never."""
+    fit = fitting(need, views)
+    native = tuple(view for view in fit if need.call_class in view.serves)
+    others = tuple(view for view in fit if need.call_class not in view.serves)
+    if not native:
+        return Tiers(native=others, overflow=(), forced=bool(others))
+    return Tiers(native=native, overflow=others if spec.overflow else (), forced=False)
+
+
+def choose(need: Need, views: Sequence[ReplicaView], spec: RoutingSpec, turn: int = 0) -> Choice | Verdict:
+    """The replica ``need`` runs on now, or why there is none.
+
+    ``turn`` counts the choices made so far (``round_robin`` goes by it). Ties are broken by the call's nonce, so equal
+    replicas share a burst evenly and a decision can be repeated exactly.
+    """
+    tier = tiers(need, views, spec)
+    if not tier.native and not tier.overflow:
+        return Verdict.NEVER
+    alone = len(tier.native) + len(tier.overflow) == 1 and len(views) > 1
+    for group, overflowing in ((tier.native, False), (tier.overflow, True)):
+        free = [v for v in group if v.available and v.free > 0 and v.name not in need.excluded]
+        if free:
+            picked = _pick(free, spec, need.nonce, turn)
+            return Choice(picked.name, _reason(need, spec, overflowing=overflowing, only=alone or tier.forced))
+    may_come_free = any(v.available and v.name not in need.excluded for v in tier.native + tier.overflow)
+    return Verdict.BUSY if may_come_free else Verdict.DOWN
+
+
+def _pick(free: Sequence[ReplicaView], spec: RoutingSpec, nonce: int, turn: int) -> ReplicaView:
+    if spec.policy == "round_robin":
+        return free[turn % len(free)]
+    least = min(view.inflight for view in free)
+    tied = [view for view in free if view.inflight == least]
+    return tied[nonce % len(tied)]
+
+
+def _reason(need: Need, spec: RoutingSpec, *, overflowing: bool, only: bool) -> RouteReason:
+    if only:
+        return RouteReason.ONLY_FIT
+    if overflowing:
+        return RouteReason.OVERFLOW
+    if need.call_class is CallClass.LONG:
+        return RouteReason.LONG
+    return RouteReason.ROUND_ROBIN if spec.policy == "round_robin" else RouteReason.LEAST_INFLIGHT
