@@ -80,11 +80,11 @@ def pip(*arguments, total=0):
         for line in process.stdout:
             tail = [*tail[-TAIL_LINES:], line]
             word, _, rest = line.partition(" ")
-            if word in ("Collecting", "Requirement"):
+            if total and word in ("Collecting", "Processing", "Requirement", "Ignoring"):
                 done += 1
-                if total and word == "Collecting":
-                    say("[%d/%d] %s" % (done, total, rest.split()[0]))
-            elif word == "Installing" and total:
+                if word in ("Collecting", "Processing"):
+                    say("[%d/%d] %s" % (done, total, os.path.basename(rest.split()[0])))
+            elif total and word == "Installing":
                 say("unpacking")
     if process.returncode:
         fail("pip could not install the dependencies:\n" + "".join(tail))
