@@ -157,7 +157,7 @@ class ReplicaSpec:
     serves: frozenset[CallClass]
     cap_min: int
     cap_max: int
-    api_key: str | None = None
+    api_key: str | None = field(default=None, repr=False)  # a secret
     context_tokens: int | None = None  # overrides what the probe finds
     verify_tls: bool = True
 

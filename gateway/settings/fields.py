@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, date, datetime, time
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 from pydantic_core import PydanticCustomError
 
 DAY_S = 86_400.0
+
+T = TypeVar("T")
 
 
 class Spec(BaseModel):
@@ -33,6 +35,12 @@ def fault(message: str) -> PydanticCustomError:
     return PydanticCustomError("fault", "{message}", {"message": message})
 
 
+def _not_empty(values: tuple[T, ...]) -> tuple[T, ...]:
+    if not values:
+        raise fault("must have at least one entry")
+    return values
+
+
 def _no_bool(value: object) -> object:
     if isinstance(value, bool):
         raise fault("must be a number")
@@ -45,6 +53,12 @@ def _boolean(value: object) -> object:
     if isinstance(value, str) and value.lower() in {"true", "false"}:  # from ${ENV}
         return value.lower() == "true"
     raise fault("must be true or false")
+
+
+def _host(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9._:%-]{1,253}", text):
+        raise fault("must be a host name or an address, without port")
+    return text
 
 
 def _safe_name(text: str) -> str:
@@ -65,20 +79,20 @@ def _upstream_name(text: str) -> str:
     return text
 
 
-def origin_of(text: str, what: str = "URL") -> str:
+def origin_of(text: str, what: str = "a URL") -> str:
     """``text`` as ``scheme://host[:port]``: lower case, no default port, no trailing slash.
 
     Raises a fault that says which part of the URL has no place in the setting.
     """
     if not text.isascii() or not text.isprintable() or " " in text or "\\" in text:
-        raise fault(f"must be a {what} without blanks or special characters")
+        raise fault(f"must be {what} without blanks or special characters")
     try:
         parts = urlsplit(text)
         host, port = parts.hostname, parts.port
     except ValueError:
-        raise fault(f"is no valid {what}") from None
+        raise fault(f"is not {what} that can be used") from None
     if parts.scheme not in {"http", "https"} or not host or port == 0:
-        raise fault(f"must be a {what} like http://host:8000")
+        raise fault(f"must be {what} like http://host:8000")
     if "@" in parts.netloc:
         raise fault("must hold no user name or password")
     if parts.path not in {"", "/"}:
@@ -95,7 +109,7 @@ def _cors_origins(value: object) -> object:
 
 
 def _cors_origin(text: str) -> str:
-    return text if text == "*" else origin_of(text, "origin")
+    return text if text == "*" else origin_of(text, "an origin")
 
 
 def _secret(value: object) -> object:
@@ -140,6 +154,7 @@ def _expiry(value: object) -> object:
     return moment
 
 
+NOT_EMPTY = AfterValidator(_not_empty)  # unlike min_length it is silent while an entry is at fault
 _Whole = Annotated[int, BeforeValidator(_no_bool)]
 _Real = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False)]
 
@@ -151,6 +166,7 @@ Cap = Annotated[_Whole, Field(ge=1, le=4_096)]
 Seconds = Annotated[_Real, Field(gt=0, le=DAY_S)]
 SecondsOrZero = Annotated[_Real, Field(ge=0, le=DAY_S)]
 PositiveReal = Annotated[_Real, Field(gt=0, le=1e9)]
+Host = Annotated[str, AfterValidator(_host)]
 Name = Annotated[str, AfterValidator(_safe_name)]
 ModelName = Annotated[str, AfterValidator(_model_name)]
 UpstreamName = Annotated[str, AfterValidator(_upstream_name)]

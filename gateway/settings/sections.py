@@ -13,6 +13,7 @@ from pydantic import Field
 
 from gateway import domain
 from gateway.settings.fields import (
+    NOT_EMPTY,
     AdminSecret,
     Cap,
     CorsOrigins,
@@ -20,6 +21,7 @@ from gateway.settings.fields import (
     CountOrZero,
     Expiry,
     Flag,
+    Host,
     ModelName,
     Name,
     Port,
@@ -40,7 +42,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class ServerSettings(Spec):
     """The gateway's own socket and its bounds."""
 
-    host: Annotated[str, Field(min_length=1, max_length=253)] = "127.0.0.1"
+    host: Host = "127.0.0.1"
     port: Port = 8080
     workers: Annotated[Count, Field(le=256)] = 1
     body_bytes_max: Count = 33_554_432
@@ -93,7 +95,7 @@ class ReplicaSettings(Spec):
 
     name: Name
     url: ReplicaUrl
-    serves: Annotated[tuple[domain.CallClass, ...], Field(min_length=1)] = tuple(domain.CallClass)
+    serves: Annotated[tuple[domain.CallClass, ...], NOT_EMPTY] = tuple(domain.CallClass)
     concurrency: ConcurrencySettings = ConcurrencySettings()
     api_key: Secret = None
     context_tokens: Count | None = None
@@ -146,16 +148,33 @@ class TimeoutSettings(Spec):
     write_stall_s: Seconds = 60.0
 
 
+class RetrySettings(Spec):
+    """Attempts on other replicas before a call's first byte, and their share of a model's calls."""
+
+    attempts_max: Annotated[Count, Field(le=16)] = 3
+    budget_share: Annotated[PositiveReal, Field(le=1)] = 0.2
+    budget_burst: Annotated[PositiveReal, Field(ge=1, le=1_000)] = 10.0
+
+
+class BreakerSettings(Spec):
+    """When a replica that keeps failing is left alone, and for how long."""
+
+    failures: Annotated[Count, Field(le=1_000)] = 5
+    open_s: Seconds = 10.0
+
+
 class ModelSettings(Spec):
     """What clients ask for, and the replicas that serve it."""
 
     name: ModelName
     aliases: tuple[ModelName, ...] = ()
     upstream_name: UpstreamName | None = None
-    replicas: Annotated[tuple[ReplicaSettings, ...], Field(min_length=1)]
+    replicas: Annotated[tuple[ReplicaSettings, ...], NOT_EMPTY]
     routing: RoutingSettings = RoutingSettings()
     queue: QueueSettings = QueueSettings()
     timeouts: TimeoutSettings = TimeoutSettings()
+    retry: RetrySettings = RetrySettings()
+    breaker: BreakerSettings = BreakerSettings()
 
     def compile(self) -> domain.ModelSpec:
         """The domain's value."""
@@ -167,6 +186,8 @@ class ModelSettings(Spec):
             routing=domain.RoutingSpec(**self.routing.model_dump()),
             queue=domain.QueueSpec(self.queue.depth, self.queue.wait_s.short, self.queue.wait_s.long),
             timeouts=domain.TimeoutSpec(**self.timeouts.model_dump()),
+            retry=domain.RetrySpec(**self.retry.model_dump()),
+            breaker=domain.BreakerSpec(**self.breaker.model_dump()),
         )
 
 
@@ -216,5 +237,5 @@ class Sections(Spec):
     server: ServerSettings = ServerSettings()
     state: StateSettings = StateSettings()
     auth: AuthSettings = AuthSettings()
-    models: Annotated[tuple[ModelSettings, ...], Field(min_length=1)]
+    models: Annotated[tuple[ModelSettings, ...], NOT_EMPTY]
     teams: tuple[TeamSettings, ...] = ()
