@@ -28,7 +28,7 @@ class Metrics:
     """Counts calls and events, and renders the page Prometheus reads. Is a ``RecordSink`` and ``Events``.
 
     ``models`` and ``teams`` are the configured names: every other name is counted as ``unknown``. A record costs
-    about 7 us. To be used from one event loop.
+    about 6 us. To be used from one event loop.
     """
 
     def __init__(self, models: Iterable[str], teams: Iterable[str]) -> None:
