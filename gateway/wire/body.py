@@ -1,0 +1,204 @@
+"""What the gateway must know of a request body, and the two changes it may make to it.
+
+The body is opened one level deep; members nobody needs are neither decoded nor judged, and what is forwarded are the
+client's own bytes (the engine's verdict on them is the one that counts). Of duplicate keys the last wins, as in the
+engine's own parser, so that both see the same model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from gateway.domain import Endpoint, TextSize
+from gateway.errors import InvalidRequest
+from gateway.wire import multipart
+from gateway.wire.endpoints import Route
+from gateway.wire.textsize import Scale
+
+_TOKENS_MAX: Final = 100_000_000  # more is no bound but a mistake
+_TRUE_WORDS: Final = frozenset({"1", "on", "t", "true", "y", "yes"})  # what the engine's pydantic takes for a boolean
+_FALSE_WORDS: Final = frozenset({"0", "off", "f", "false", "n", "no"})
+
+_FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ENCODER: Final = msgspec.json.Encoder()
+_TRUE: Final = msgspec.Raw(b"true")
+
+_CHAT_TURNS: Final = ("messages",)
+_CHAT_SCHEMAS: Final = ("tools", "functions", "response_format", "structured_outputs", "guided_json")
+_POOLING_CONTENT: Final = ("input", "prompt", "text_1", "text_2", "data_1", "data_2", "query", "queries", "documents")
+_LIMITS_BY_ENDPOINT: Final[Mapping[Endpoint, tuple[str, ...]]] = {
+    Endpoint.CHAT: ("max_tokens", "max_completion_tokens"),
+    Endpoint.COMPLETIONS: ("max_tokens",),
+    Endpoint.RESPONSES: ("max_output_tokens",),
+    Endpoint.MESSAGES: ("max_tokens",),
+}
+
+
+class _Members(NamedTuple):
+    """Which top-level members carry text: turns, plain content, JSON that templates print."""
+
+    turns: tuple[str, ...] = ()
+    content: tuple[str, ...] = ()
+    schemas: tuple[str, ...] = ()
+
+
+_MEMBERS: Final[Mapping[Endpoint, _Members]] = {
+    Endpoint.CHAT: _Members(_CHAT_TURNS, (), _CHAT_SCHEMAS),
+    Endpoint.COMPLETIONS: _Members((), ("prompt", "suffix")),
+    Endpoint.RESPONSES: _Members(("input",), ("instructions",), ("tools", "text")),
+    Endpoint.MESSAGES: _Members(_CHAT_TURNS, ("system",), ("tools",)),
+    Endpoint.COUNT_TOKENS: _Members(_CHAT_TURNS, ("system",), ("tools",)),
+    Endpoint.TOKENIZE: _Members(_CHAT_TURNS, ("prompt",), ("tools",)),
+    Endpoint.DETOKENIZE: _Members((), ("tokens",)),
+}
+_POOLING_MEMBERS: Final = _Members(_CHAT_TURNS, _POOLING_CONTENT)
+
+
+class BodyFacts(NamedTuple):
+    """What one request asks for.
+
+    ``stream`` and ``wants_usage`` are as the engine will read them; ``max_tokens`` is the client's bound on the answer,
+    ``None`` where it set none that makes sense.
+    """
+
+    model: str | None
+    stream: bool
+    wants_usage: bool
+    max_tokens: int | None
+    size: TextSize
+    previous_response_id: str | None = None
+
+
+def parse(route: Route, body: bytes, content_type: bytes) -> BodyFacts:
+    """Return what ``body`` asks for.
+
+    Raises ``InvalidRequest`` if it is no JSON object in UTF-8 (no form upload, where the route takes those) or its
+    model is no string. Whatever else is wrong with it is left to the engine.
+    """
+    if route.multipart:
+        return _parse_form(body, content_type)
+    fields = _open(body)
+    options = _value(fields, "stream_options")
+    return BodyFacts(
+        model=_model(fields),
+        stream=as_bool(_value(fields, "stream")) is True,
+        # vLLM's StreamOptions.include_usage is true where it is left out
+        wants_usage=isinstance(options, dict) and as_bool(options.get("include_usage", True)) is True,
+        max_tokens=_max_tokens(fields, _LIMITS_BY_ENDPOINT.get(route.endpoint, ())),
+        size=_size(fields, _MEMBERS.get(route.endpoint, _POOLING_MEMBERS)),
+        previous_response_id=_string(_value(fields, "previous_response_id")),
+    )
+
+
+def rewrite(body: bytes, *, model: str | None = None, include_usage: bool = False) -> bytes:
+    """Return ``body`` with another ``model`` and/or ``stream_options.include_usage`` set.
+
+    Every other value keeps its bytes and its place; ``stream_options`` that are no object stay for the engine to
+    refuse. Raises ``InvalidRequest`` if ``body`` is no JSON object.
+    """
+    fields = _open(body)
+    if model is not None:
+        fields["model"] = msgspec.Raw(_ENCODER.encode(model))
+    if include_usage:
+        try:
+            options = _FIELDS.decode(fields.get("stream_options", b"{}")) if _asks(fields) else {}
+            options["include_usage"] = _TRUE
+            fields["stream_options"] = msgspec.Raw(_ENCODER.encode(options))
+        except msgspec.DecodeError:
+            pass
+    return _ENCODER.encode(fields)
+
+
+def rewrite_multipart(body: bytes, content_type: bytes, model: str) -> bytes:
+    """Return the form ``body`` with another value in its model field; all other bytes stay.
+
+    Raises ``InvalidRequest`` if it is no well-formed form upload.
+    """
+    return multipart.replace(body, content_type, "model", model.encode())
+
+
+def as_bool(value: Any) -> bool | None:
+    """Return the boolean the engine (pydantic, lax mode) reads in ``value``, or ``None`` where it reads none."""
+    if isinstance(value, str):
+        word = value.lower()
+        return True if word in _TRUE_WORDS else False if word in _FALSE_WORDS else None
+    if isinstance(value, (bool, int, float)) and value in (0, 1):
+        return value == 1
+    return None
+
+
+def _open(body: bytes) -> dict[str, msgspec.Raw]:
+    try:
+        return _FIELDS.decode(body)
+    except msgspec.ValidationError:
+        raise InvalidRequest("The request body must be a JSON object.") from None
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"The request body is not valid JSON in UTF-8 ({_reason(error)}).") from None
+    except RecursionError:
+        raise InvalidRequest("The request body is nested too deeply.") from None
+
+
+def _reason(error: msgspec.DecodeError) -> str:
+    """Return the codec's complaint: position and kind of the fault, never the text at fault."""
+    return str(error).removeprefix("JSON is malformed: ")
+
+
+def _asks(fields: Mapping[str, msgspec.Raw]) -> bool:
+    return bytes(fields.get("stream_options", b"null")) != b"null"
+
+
+def _value(fields: Mapping[str, msgspec.Raw], name: str) -> Any:
+    """Return the decoded member, ``None`` if it is absent or the codec cannot read it."""
+    raw = fields.get(name)
+    if raw is None:
+        return None
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def _string(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _model(fields: Mapping[str, msgspec.Raw]) -> str | None:
+    model = _value(fields, "model")
+    if isinstance(model, str):
+        return model
+    if bytes(fields.get("model", b"null")) == b"null":
+        return None
+    raise InvalidRequest("`model` must be a string.", param="model")
+
+
+def _max_tokens(fields: Mapping[str, msgspec.Raw], names: tuple[str, ...]) -> int | None:
+    values = (_value(fields, name) for name in names)
+    return max((value for value in values if type(value) is int and 0 < value <= _TOKENS_MAX), default=None)
+
+
+def _size(fields: Mapping[str, msgspec.Raw], members: _Members) -> TextSize:
+    scale = Scale()
+    for names, add in (
+        (members.turns, scale.add_turns),
+        (members.content, scale.add_content),
+        (members.schemas, scale.add_schemas),
+    ):
+        for name in names:
+            raw = fields.get(name)
+            if raw is not None:
+                add(raw)
+    return scale.size
+
+
+def _parse_form(body: bytes, content_type: bytes) -> BodyFacts:
+    fields = multipart.fields(body, content_type)
+    return BodyFacts(
+        model=fields.get("model"),
+        stream=as_bool(fields.get("stream")) is True,
+        wants_usage=as_bool(fields.get("stream_include_usage")) is True,
+        max_tokens=None,
+        size=TextSize(),
+    )
