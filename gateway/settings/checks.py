@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from gateway.domain import CallClass
 from gateway.settings.faults import Fault, Where, dotted
 from gateway.settings.sections import CAP_MAX, KeySettings, ModelSettings, ReplicaSettings, Sections, TeamSettings
 
@@ -25,6 +26,7 @@ def faults(settings: Sections) -> Iterator[Fault]:
 def warnings(settings: Sections) -> Iterator[str]:
     """One line for each thing that is allowed but hardly wanted, or read and not enforced."""
     yield from _access_warnings(settings)
+    yield from _class_warnings(settings)
     yield from _shared_url_warnings(settings)
     for index, team in enumerate(settings.teams):
         for key, value in team.limits.model_dump(exclude_none=True).items():
@@ -117,6 +119,14 @@ def _access_warnings(settings: Sections) -> Iterator[str]:
             yield f"server.host {settings.server.host} is open to the network and auth.required is false"
     elif not any(team.keys for team in settings.teams):
         yield "teams: no team has a key, so nobody can call"
+
+
+def _class_warnings(settings: Sections) -> Iterator[str]:
+    for index, model in enumerate(settings.models):
+        served = {call_class for replica in model.replicas for call_class in replica.serves}
+        for missing in sorted(set(CallClass) - served):
+            fate = "run on the others" if model.routing.overflow else "find no replica (routing.overflow is false)"
+            yield f"models[{index}]: no replica serves {missing}, so {missing} calls {fate}"
 
 
 def _shared_url_warnings(settings: Sections) -> Iterator[str]:
