@@ -46,6 +46,12 @@ class InvalidKey(GatewayError):
     status, code, type, outcome = 401, "invalid_api_key", "authentication_error", Outcome.REFUSED
 
 
+class Forbidden(GatewayError):
+    """A known key, but not one that may do this."""
+
+    status, code, type, outcome = 403, "forbidden", "permission_error", Outcome.REFUSED
+
+
 class NotFound(GatewayError):
     """No such path."""
 

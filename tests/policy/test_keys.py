@@ -13,9 +13,9 @@ from gateway.policy.keys import SECRET_LENGTH_MAX, KeyTable
 TEAM = Team("research")
 
 
-def key(secret: str, id: str = "alice", expires_at_s: float | None = None) -> Key:
+def key(secret: str, name: str = "alice", expires_at_s: float | None = None) -> Key:
     digest = sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
-    return Key(id=id, team=TEAM, sha256=digest, expires_at_s=expires_at_s)
+    return Key(id=name, team=TEAM, sha256=digest, expires_at_s=expires_at_s)
 
 
 ALICE, BOB = key("sk-alice"), key("sk-bob", "bob", expires_at_s=100.0)
