@@ -23,8 +23,10 @@ _TRUE_WORDS: Final = frozenset({"1", "on", "t", "true", "y", "yes"})  # what the
 _FALSE_WORDS: Final = frozenset({"0", "off", "f", "false", "n", "no"})
 
 _FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_OPTIONS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw] | None)
 _ENCODER: Final = msgspec.json.Encoder()
 _TRUE: Final = msgspec.Raw(b"true")
+_NULL: Final = msgspec.Raw(b"null")
 
 _CHAT_TURNS: Final = ("messages",)
 _CHAT_SCHEMAS: Final = ("tools", "functions", "response_format", "structured_outputs", "guided_json")
@@ -88,7 +90,7 @@ def parse(route: Route, body: bytes, content_type: bytes) -> BodyFacts:
         # vLLM's StreamOptions.include_usage is true where it is left out
         wants_usage=isinstance(options, dict) and as_bool(options.get("include_usage", True)) is True,
         max_tokens=_max_tokens(fields, _LIMITS_BY_ENDPOINT.get(route.endpoint, ())),
-        size=_size(fields, _MEMBERS.get(route.endpoint, _POOLING_MEMBERS)),
+        size=_size(body, fields, _MEMBERS.get(route.endpoint, _POOLING_MEMBERS)),
         previous_response_id=_string(_value(fields, "previous_response_id")),
     )
 
@@ -103,12 +105,7 @@ def rewrite(body: bytes, *, model: str | None = None, include_usage: bool = Fals
     if model is not None:
         fields["model"] = msgspec.Raw(_ENCODER.encode(model))
     if include_usage:
-        try:
-            options = _FIELDS.decode(fields.get("stream_options", b"{}")) if _asks(fields) else {}
-            options["include_usage"] = _TRUE
-            fields["stream_options"] = msgspec.Raw(_ENCODER.encode(options))
-        except msgspec.DecodeError:
-            pass
+        fields["stream_options"] = _with_usage(fields.get("stream_options", _NULL))
     return _ENCODER.encode(fields)
 
 
@@ -141,13 +138,18 @@ def _open(body: bytes) -> dict[str, msgspec.Raw]:
         raise InvalidRequest("The request body is nested too deeply.") from None
 
 
+def _with_usage(options: msgspec.Raw) -> msgspec.Raw:
+    try:
+        members = _OPTIONS.decode(options) or {}
+    except (msgspec.DecodeError, RecursionError):
+        return options
+    members["include_usage"] = _TRUE
+    return msgspec.Raw(_ENCODER.encode(members))
+
+
 def _reason(error: msgspec.DecodeError) -> str:
     """Return the codec's complaint: position and kind of the fault, never the text at fault."""
     return str(error).removeprefix("JSON is malformed: ")
-
-
-def _asks(fields: Mapping[str, msgspec.Raw]) -> bool:
-    return bytes(fields.get("stream_options", b"null")) != b"null"
 
 
 def _value(fields: Mapping[str, msgspec.Raw], name: str) -> Any:
@@ -179,8 +181,8 @@ def _max_tokens(fields: Mapping[str, msgspec.Raw], names: tuple[str, ...]) -> in
     return max((value for value in values if type(value) is int and 0 < value <= _TOKENS_MAX), default=None)
 
 
-def _size(fields: Mapping[str, msgspec.Raw], members: _Members) -> TextSize:
-    scale = Scale()
+def _size(body: bytes, fields: Mapping[str, msgspec.Raw], members: _Members) -> TextSize:
+    scale = Scale(body)
     for names, add in (
         (members.turns, scale.add_turns),
         (members.content, scale.add_content),
@@ -190,7 +192,7 @@ def _size(fields: Mapping[str, msgspec.Raw], members: _Members) -> TextSize:
             raw = fields.get(name)
             if raw is not None:
                 add(raw)
-    return scale.size
+    return scale.size()
 
 
 def _parse_form(body: bytes, content_type: bytes) -> BodyFacts:

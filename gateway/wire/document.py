@@ -45,8 +45,10 @@ class JsonWatcher(Facts):
             try:
                 self._read(self, body)
                 self.completed = True
+            except msgspec.ValidationError:  # JSON of another shape: nothing to learn from it
+                self.completed = True
             except (msgspec.DecodeError, RecursionError):
-                pass
+                self.completed = False
         if self.usage is not None:
             self.tokens = self.usage.completion or self.tokens
         self.first_token = self.tokens > 0

@@ -43,11 +43,10 @@ class SseWatcher(Facts):
 
     def feed(self, data: bytes) -> bytes:
         """Take the upstream's next bytes; return those to forward now."""
-        if not self._open and data[-2:] == b"\n\n":  # the usual case: exactly one event, whole
-            start = data.find(b"\n") + 1 if data[:7] == b"event: " else 0
-            if data[start : start + 6] == b"data: " and data.find(b"\n", start) == len(data) - 2:
-                usage_only = self._read(self, data[start + 6 : -2])
-                return b"" if usage_only and self._strip else data
+        if not self._open:
+            payload = _only_line(data)  # the usual case: exactly one event, whole
+            if payload is not None:
+                return b"" if self._read(self, payload) and self._strip else data
         return self._feed_piecewise(data)
 
     def finish(self) -> bytes:
@@ -106,7 +105,18 @@ class SseWatcher(Facts):
             self._read_tail(self, tail)
 
 
+def _only_line(event: bytes) -> bytes | None:
+    """Return the payload of one whole event with one data line (after an event line or none), else ``None``."""
+    start = event.find(b"\n") + 1 if event[:7] == b"event: " else 0
+    if event[start : start + 6] == b"data: " and event[-2:] == b"\n\n" and event.find(b"\n", start) == len(event) - 2:
+        return event[start + 6 : -2]
+    return None
+
+
 def _payload(event: bytes) -> bytes | None:
     """Return the data of an event, its lines joined, or ``None`` if it has none (a comment)."""
+    payload = _only_line(event)
+    if payload is not None:
+        return payload
     values = [line[6:] if line[5:6] == b" " else line[5:] for line in event.splitlines() if line.startswith(b"data:")]
     return b"\n".join(values) if values else None

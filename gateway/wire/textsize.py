@@ -31,85 +31,117 @@ _MEDIA_SOURCES: Final = frozenset({"base64", "url", "file"})  # Anthropic: {"sou
 _LABEL_KEYS: Final = frozenset(
     {"type", "role", "id", "call_id", "tool_call_id", "tool_use_id", "cache_control", "signature", "encrypted_content"}
 )
+_NOTHING: Final = frozenset({b"null", b"[]", b"{}"})
+_BASE64: Final = b";base64,"
 _SURROGATE_ESCAPE: Final = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 
 
+_OPENED_BYTES: Final = 1 << 20  # up to here every body is opened
+_STRINGS_MAX: Final = 65_536  # a larger one of more strings is weighed unopened: it would hold up everybody else
+
+
 class Scale:
-    """Weighs the members of one request body and adds them up; ``size`` is the sum."""
+    """Weighs the members of one request ``body`` and adds them up; ``size()`` is the sum."""
 
-    __slots__ = ("_images", "_messages", "_narrow", "_tokens", "_wide")
+    __slots__ = ("_images", "_messages", "_narrow", "_opens", "_tokens", "_wide")
 
-    def __init__(self) -> None:
+    def __init__(self, body: bytes) -> None:
         self._narrow = self._wide = self._messages = self._images = self._tokens = 0
+        self._opens = not _crowded(body)
 
-    @property
     def size(self) -> TextSize:
-        """The sum so far."""
+        """Return the sum so far."""
         return TextSize(self._narrow, self._wide, self._messages, self._images, self._tokens)
 
     def add_turns(self, raw: msgspec.Raw) -> None:
         """Add messages or conversation items: their text, and one turn each."""
-        turns = _decoded(raw)
+        turns = self._open(raw)
         self._messages += len(turns) if isinstance(turns, list) else 1
         self._add(turns)
 
     def add_content(self, raw: msgspec.Raw) -> None:
         """Add a string, token ids, content parts, or lists of these."""
-        self._add(_decoded(raw))
+        literal = bytes(raw)
+        if literal[:1] == b"[" and b'"' not in literal:  # token ids, perhaps in batches: no need to make 100,000 ints
+            self._tokens += literal.count(b",") + 1 if literal.strip(b"[] \t\r\n") else 0
+        else:
+            self._add(self._open(raw))
 
     def add_schemas(self, raw: msgspec.Raw) -> None:
         """Add tool definitions or a response schema: printed as JSON by templates, so weighed by their own bytes."""
         literal = bytes(raw)
-        if literal == b"null":
-            return
-        self._messages += literal.count(b'"function"') or 1
-        self._add_text(literal.decode("utf-8", "replace"))
+        if literal not in _NOTHING:
+            self._messages += literal.count(b'"function"') or 1
+            self._add_text(literal.decode("utf-8", "replace"))
+
+    def _open(self, raw: msgspec.Raw) -> Any:
+        """Decode ``raw``; what the codec refuses but JSON allows (lone surrogates, 1e999) is mended or weighed."""
+        if self._opens:
+            for spelling in (_as_is, _mended):
+                try:
+                    return msgspec.json.decode(spelling(raw))
+                except (msgspec.DecodeError, RecursionError):
+                    continue
+        self._add_unopened(bytes(raw))
+        return None
+
+    def _add_unopened(self, literal: bytes) -> None:
+        """Add JSON as if all of it were text, but for base64."""
+        head, *spans = literal.split(_BASE64)
+        self._images += len(spans)
+        for piece in (head, *(span[end:] for span in spans if (end := span.find(b'"')) >= 0)):
+            self._add_text(piece.decode("utf-8", "replace"))
 
     def _add(self, value: Any) -> None:
         """Walk ``value`` without recursion, so that depth is nobody's problem."""
         stack = [value]
         while stack:
-            match stack.pop():
-                case str() as text:
-                    self._add_text(text)
-                case [int() as first, *_] as ids if type(first) is int:
-                    self._tokens += len(ids)
-                case list() as items:
-                    stack += items
-                case dict() as part:
-                    stack += self._texts_of(part)
-                case _:  # numbers, booleans and null weigh nothing
-                    pass
+            node = stack.pop()
+            if type(node) is str:
+                self._add_text(node)
+            elif type(node) is dict:
+                self._add_part(node, stack)
+            elif type(node) is list:
+                stack += node  # numbers, booleans and null in it weigh nothing
 
-    def _texts_of(self, part: dict[str, Any]) -> list[Any]:
-        texts = []
+    def _add_part(self, part: dict[str, Any], stack: list[Any]) -> None:
+        """Add a message or a content part: its strings now, what is nested goes on the ``stack``."""
         for key, value in part.items():
-            if key in _MEDIA_KEYS:
+            if key in _LABEL_KEYS:
+                continue
+            if key in _MEDIA_KEYS or (key == "source" and _is_media(value)):
                 self._images += value is not None
-            elif key == "source" and isinstance(value, dict) and value.get("type") in _MEDIA_SOURCES:
-                self._images += 1
-            elif key not in _LABEL_KEYS:
-                texts.append(value)
-        return texts
+            elif type(value) is str:
+                self._add_text(value)
+            else:
+                stack.append(value)
 
     def _add_text(self, text: str) -> None:
-        length = len(text)
-        narrow = length if text.isascii() else len(text.encode("ascii", "ignore"))
+        narrow = len(text) if text.isascii() else len(text.encode("ascii", "ignore"))
         self._narrow += narrow
-        self._wide += length - narrow
+        self._wide += len(text) - narrow
 
 
-def _decoded(raw: msgspec.Raw) -> Any:
-    """Decode ``raw``; what the codec refuses but JSON allows (lone surrogates, 1e999) is mended, or taken as text."""
-    literal = bytes(raw)
-    for spelling in (bytes, _mended):
-        try:
-            return msgspec.json.decode(spelling(literal))
-        except (msgspec.DecodeError, RecursionError):
-            continue
-    return literal.decode("utf-8", "replace")
+def _crowded(body: bytes) -> bool:
+    """Whether a large JSON text may hold more strings than are worth opening (``find`` hops: text passes fast)."""
+    if len(body) <= _OPENED_BYTES:
+        return False
+    at = -1
+    for _ in range(2 * _STRINGS_MAX):
+        at = body.find(b'"', at + 1)
+        if at < 0:
+            return False
+    return True
 
 
-def _mended(literal: bytes) -> bytes:
+def _is_media(source: Any) -> bool:
+    return isinstance(source, dict) and source.get("type") in _MEDIA_SOURCES
+
+
+def _as_is(raw: msgspec.Raw) -> msgspec.Raw:
+    return raw
+
+
+def _mended(raw: msgspec.Raw) -> bytes:
     """Replace surrogate escapes and bytes that are no UTF-8, keeping the length in characters near enough."""
-    return _SURROGATE_ESCAPE.sub(rb"\\ufffd", literal).decode("utf-8", "replace").encode()
+    return _SURROGATE_ESCAPE.sub(rb"\\ufffd", bytes(raw)).decode("utf-8", "replace").encode()

@@ -20,19 +20,18 @@ _PROMPT: Final = ("vllm:prompt_tokens_total",)
 _GENERATION: Final = ("vllm:generation_tokens_total",)
 _PREEMPTIONS: Final = ("vllm:num_preemptions_total",)
 _CACHE_CONFIG: Final = ("vllm:cache_config_info",)
-_WANTED: Final = frozenset(
-    _RUNNING
-    + _WAITING
-    + _KV_USAGE
-    + _PREFIX_QUERIES
-    + _PREFIX_HITS
-    + _PROMPT
-    + _GENERATION
-    + _PREEMPTIONS
-    + _CACHE_CONFIG
+_WANTED: Final = (
+    *_RUNNING,
+    *_WAITING,
+    *_KV_USAGE,
+    *_PREFIX_QUERIES,
+    *_PREFIX_HITS,
+    *_PROMPT,
+    *_GENERATION,
+    *_PREEMPTIONS,
+    *_CACHE_CONFIG,
 )
-_NAME: Final = re.compile(r"[^\s{]+")
-_SAMPLE: Final = re.compile(r"\s*(?:\{(.*)\})?\s+(\S+)")
+_SAMPLE: Final = re.compile(r"([^\s{]+)\s*(?:\{(.*)\})?\s+(\S+)")
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 _Sample = tuple[dict[str, str], float]
@@ -83,15 +82,11 @@ def parse_models(body: bytes) -> dict[str, int | None]:
 def _samples(text: str) -> dict[str, list[_Sample]]:
     found: defaultdict[str, list[_Sample]] = defaultdict(list)
     for line in text.split("\n"):
-        if not line.startswith("vllm:"):
-            continue
-        name = _NAME.match(line)
-        if name is None or name[0] not in _WANTED:
-            continue
-        sample = _SAMPLE.match(line, name.end())
-        value = _number(sample[2]) if sample else None
-        if sample and value is not None:
-            found[name[0]].append((dict(_LABEL.findall(sample[1] or "")), value))
+        if line.startswith(_WANTED):
+            sample = _SAMPLE.match(line)
+            value = _number(sample[3]) if sample else None
+            if sample and value is not None:
+                found[sample[1]].append((dict(_LABEL.findall(sample[2] or "")), value))
     return dict(found)
 
 
