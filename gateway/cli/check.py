@@ -103,14 +103,13 @@ def _replica_cells(model: ModelSpec, replica: ReplicaSpec, found: Found | None) 
     state = UNKNOWN if found is None else "down" if found.down else "up"
     engine = found.engine if found else None
     context = replica.context_tokens or (found.context_tokens(model) if found else None)
-    cap = f"{replica.cap_min}-{replica.cap_max}" if replica.cap_min < replica.cap_max else f"{replica.cap_max}"
     return (
         f"{replica.name}\n{replica.url}",
         state,
         _count(context),
         _count(engine.kv_capacity_tokens if engine else None),
         _count(engine.engines if engine else None),
-        cap,
+        str(replica.cap_max),
         "both" if len(replica.serves) > 1 else min(replica.serves),
     )
 

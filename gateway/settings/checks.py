@@ -28,12 +28,7 @@ def warnings(settings: Sections) -> Iterator[str]:
     yield from _access_warnings(settings)
     yield from _class_warnings(settings)
     yield from _shared_url_warnings(settings)
-    for index, team in enumerate(settings.teams):
-        for key, value in team.limits.model_dump(exclude_none=True).items():
-            if value > 0:
-                yield f"teams[{index}].limits.{key} is read but not enforced by this version"
-        for key in sorted({"weight", "priority"} & team.model_fields_set):
-            yield f"teams[{index}].{key} is read but has no effect in this version"
+    yield from _unused_warnings(settings)
     for where, secret in _keys(settings):
         if secret.sha256.startswith("0" * 48):
             yield f"{dotted(where)}.sha256 is a placeholder: put the line that `gateway keys new` prints"
@@ -119,6 +114,19 @@ def _access_warnings(settings: Sections) -> Iterator[str]:
             yield f"server.host {settings.server.host} is open to the network and auth.required is false"
     elif not any(team.keys for team in settings.teams):
         yield "teams: no team has a key, so nobody can call"
+
+
+def _unused_warnings(settings: Sections) -> Iterator[str]:
+    for index, team in enumerate(settings.teams):
+        for key, value in team.limits.model_dump(exclude_none=True).items():
+            if value > 0:
+                yield f"teams[{index}].limits.{key} is read but not enforced by this version"
+        for key in ("weight", "priority"):
+            if getattr(team, key) != TeamSettings.model_fields[key].default:
+                yield f"teams[{index}].{key} is read but has no effect in this version"
+    for where, replica in _replicas(settings):
+        if replica.concurrency.min not in {None, replica.concurrency.max}:
+            yield f"{dotted(where[:-1])}.concurrency.min is read but has no effect in this version: the cap is max"
 
 
 def _class_warnings(settings: Sections) -> Iterator[str]:

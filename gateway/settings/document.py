@@ -87,7 +87,7 @@ def _compose(text: str, name: str) -> Node:
         raise SettingsError([_syntax_line(error, text, name)]) from None
     except RecursionError:
         raise SettingsError([f"{name}: nested too deeply"]) from None
-    except (ValueError, KeyError, IndexError, AssertionError, TypeError, AttributeError):
+    except (ValueError, OverflowError, LookupError, AssertionError, TypeError, AttributeError):
         # ruamel trips over some malformed directives and escapes instead of reporting them
         raise SettingsError([f"{name}: not valid YAML"]) from None
     if root is None:
@@ -168,7 +168,7 @@ class _Reader:
             return self._filled(node.value, where)
         try:
             return self._constructor.construct_object(node)
-        except (ValueError, KeyError, IndexError, OverflowError, YAMLError):
+        except (ValueError, OverflowError, LookupError, YAMLError):
             return self._fault(where, f"is no {str(node.tag).removeprefix(_TAG)}")
 
     def _filled(self, text: str, where: Where) -> str:
