@@ -237,6 +237,23 @@ class ModelSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ServingSpec:
+    """Bounds of the front door and of what the data path does on its own, in bytes and seconds."""
+
+    body_bytes_max: int = 33_554_432
+    header_bytes_max: int = 32_768
+    header_count_max: int = 100
+    header_read_s: float = 10.0
+    body_read_s: float = 30.0
+    idle_s: float = 75.0
+    keepalive_s: float = 15.0
+    drain_s: float = 120.0
+    probe_interval_s: float = 2.0
+    probe_timeout_s: float = 2.0
+    cors_origins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaView:
     """A replica as a policy sees it at one moment."""
 

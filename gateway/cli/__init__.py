@@ -27,6 +27,7 @@ class Command(NamedTuple):
 
 
 COMMANDS = (
+    Command("serve", "gateway.cli.serve", "Run the gateway."),
     Command("check", "gateway.cli.check", "Validate a settings file, probe its replicas, print what was understood."),
     Command("keys", "gateway.cli.keys", "Make keys for team members.", group=True),
 )

@@ -8,6 +8,7 @@ its own ratio, so a correction per key rides on top; how far off estimates were 
 
 from __future__ import annotations
 
+from math import sqrt
 from typing import NamedTuple
 
 from gateway.domain import Estimate, TextSize
@@ -37,7 +38,7 @@ class Correction(NamedTuple):
     """One key's own ratio of actual to estimated tokens, and on how many prompts it rests."""
 
     ratio: float = 1.0
-    count: int = 0
+    samples: int = 0
 
 
 def raw_tokens(size: TextSize, weights: Weights) -> float:
@@ -60,19 +61,17 @@ def learnable(size: TextSize, actual_tokens: int) -> bool:
     return size.images == 0 and size.tokens == 0 and actual_tokens >= LEARNABLE_TOKENS_MIN
 
 
-def learn(
-    size: TextSize, actual_tokens: int, weights: Weights, correction: Correction
-) -> tuple[Weights, Correction]:
+def learn(size: TextSize, actual_tokens: int, weights: Weights, correction: Correction) -> tuple[Weights, Correction]:
     """The state after the engine counted ``actual_tokens`` for ``size``."""
     if not learnable(size, actual_tokens):
         return weights, correction
     before = raw_tokens(size, weights)
     off = abs(before * correction.ratio - actual_tokens) / actual_tokens
     learned = _least_squares(size, actual_tokens, weights)
-    count = min(correction.count + 1, 20)
-    ratio = correction.ratio + (actual_tokens / max(raw_tokens(size, learned), 1.0) - correction.ratio) / (count + 1)
+    samples = min(correction.samples + 1, 20)
+    ratio = correction.ratio + (actual_tokens / max(raw_tokens(size, learned), 1.0) - correction.ratio) / (samples + 1)
     error = weights.error + 0.05 * (min(off, 1.0) - weights.error)
-    return learned._replace(error=error), Correction(_clamp(ratio, CORRECTION_RANGE), count)
+    return learned._replace(error=error), Correction(_clamp(ratio, CORRECTION_RANGE), samples)
 
 
 def _least_squares(size: TextSize, actual: int, w: Weights) -> Weights:
@@ -82,12 +81,16 @@ def _least_squares(size: TextSize, actual: int, w: Weights) -> Weights:
     p_x_n, p_x_w = w.p_nn * x_n + w.p_nw * x_w, w.p_nw * x_n + w.p_ww * x_w
     gain = 1.0 / (1.0 + x_n * p_x_n + x_w * p_x_w)
     miss = target - (w.narrow * x_n + w.wide * x_w)
+    # A kind of text not seen for long must not grow its uncertainty without bound, nor turn the matrix indefinite.
+    p_nn = _clamp((w.p_nn - gain * p_x_n * p_x_n) / FORGETTING, (0.0, 1.0))
+    p_ww = _clamp((w.p_ww - gain * p_x_w * p_x_w) / FORGETTING, (0.0, 1.0))
+    limit = sqrt(p_nn * p_ww)
     return w._replace(
         narrow=_clamp(w.narrow + gain * p_x_n * miss, NARROW_RANGE),
         wide=_clamp(w.wide + gain * p_x_w * miss, WIDE_RANGE),
-        p_nn=min((w.p_nn - gain * p_x_n * p_x_n) / FORGETTING, 1.0),
-        p_nw=(w.p_nw - gain * p_x_n * p_x_w) / FORGETTING,
-        p_ww=min((w.p_ww - gain * p_x_w * p_x_w) / FORGETTING, 1.0),
+        p_nn=p_nn,
+        p_nw=_clamp((w.p_nw - gain * p_x_n * p_x_w) / FORGETTING, (-limit, limit)),
+        p_ww=p_ww,
     )
 
 

@@ -20,6 +20,10 @@ class Tiers(NamedTuple):
     overflow: tuple[ReplicaView, ...]
     forced: bool
 
+    def only(self, replicas: int) -> bool:
+        """Whether the call had no choice among the pool's ``replicas``."""
+        return self.forced or (replicas > 1 and len(self.native) + len(self.overflow) == 1)
+
 
 def classify(prompt: Estimate, spec: RoutingSpec) -> CallClass:
     """The class of a call with this prompt: ``long`` from ``routing.long_tokens`` on."""
@@ -64,14 +68,24 @@ def choose(need: Need, views: Sequence[ReplicaView], spec: RoutingSpec, turn: in
     tier = tiers(need, views, spec)
     if not tier.native and not tier.overflow:
         return Verdict.NEVER
-    alone = len(tier.native) + len(tier.overflow) == 1 and len(views) > 1
     for group, overflowing in ((tier.native, False), (tier.overflow, True)):
         free = [v for v in group if v.available and v.free > 0 and v.name not in need.excluded]
         if free:
             picked = _pick(free, spec, need.nonce, turn)
-            return Choice(picked.name, _reason(need, spec, overflowing=overflowing, only=alone or tier.forced))
+            return Choice(picked.name, reason(need, spec, overflowing=overflowing, only=tier.only(len(views))))
     may_come_free = any(v.available and v.name not in need.excluded for v in tier.native + tier.overflow)
     return Verdict.BUSY if may_come_free else Verdict.DOWN
+
+
+def reason(need: Need, spec: RoutingSpec, *, overflowing: bool, only: bool) -> RouteReason:
+    """The word for a choice: ``only`` where there was no other replica to choose from."""
+    if only:
+        return RouteReason.ONLY_FIT
+    if overflowing:
+        return RouteReason.OVERFLOW
+    if need.call_class is CallClass.LONG:
+        return RouteReason.LONG
+    return RouteReason.ROUND_ROBIN if spec.policy == "round_robin" else RouteReason.LEAST_INFLIGHT
 
 
 def _pick(free: Sequence[ReplicaView], spec: RoutingSpec, nonce: int, turn: int) -> ReplicaView:
@@ -80,13 +94,3 @@ def _pick(free: Sequence[ReplicaView], spec: RoutingSpec, nonce: int, turn: int)
     least = min(view.inflight for view in free)
     tied = [view for view in free if view.inflight == least]
     return tied[nonce % len(tied)]
-
-
-def _reason(need: Need, spec: RoutingSpec, *, overflowing: bool, only: bool) -> RouteReason:
-    if only:
-        return RouteReason.ONLY_FIT
-    if overflowing:
-        return RouteReason.OVERFLOW
-    if need.call_class is CallClass.LONG:
-        return RouteReason.LONG
-    return RouteReason.ROUND_ROBIN if spec.policy == "round_robin" else RouteReason.LEAST_INFLIGHT

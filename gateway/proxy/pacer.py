@@ -22,8 +22,9 @@ class _Visitor:
 class Pacer:
     """Holds back the answers to bad keys, address by address. Who shows a good key never comes here.
 
-    ``per_minute`` bad keys are free, then one every ``60 / per_minute`` seconds. Everything is bounded: the wait, those
-    waiting for one address and in all, and the addresses remembered (the least recently seen is forgotten first).
+    ``per_minute`` bad keys are free; further ones wait for their turn, one every ``60 / per_minute`` seconds, but no
+    longer than ``wait_max_s``. Bounded too are those waiting for one address and in all, and the addresses remembered
+    (the least recently seen is forgotten first).
     """
 
     def __init__(

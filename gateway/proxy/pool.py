@@ -1,0 +1,161 @@
+"""The replicas of one model as they are now: permits taken, breaker, what the probe found, connections.
+
+A ``Replica`` is mutable and lives as long as its URL stays configured; policies see ``ReplicaView`` snapshots only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import TracebackType
+
+from gateway.clock import Clock
+from gateway.domain import EngineStats, ModelSpec, ReplicaSpec, ReplicaView
+from gateway.policy import health
+from gateway.policy.health import Breaker, ProbeState
+from gateway.ports import ReplicaStatus
+from gateway.proxy.upstream import Upstream, origin_of
+
+
+class Replica:
+    """One vLLM server: its permits, health and connections."""
+
+    def __init__(self, spec: ReplicaSpec, model: ModelSpec, clock: Clock) -> None:
+        self.spec = spec
+        self.model = model
+        self.clock = clock
+        self.inflight = 0
+        self.light = 0
+        self.probes = 0
+        self.retired = False
+        self.breaker: Breaker = health.CLOSED
+        self.probe = ProbeState()
+        self.found_context_tokens: int | None = None
+        self.stats: EngineStats | None = None
+        self.upstream = Upstream(
+            origin_of(spec.url), clock, connect_s=model.timeouts.connect_s, verify_tls=spec.verify_tls
+        )
+
+    @property
+    def context_tokens(self) -> int | None:
+        """Longest prompt plus answer, in tokens: as configured, else as probed, else unknown."""
+        return self.spec.context_tokens or self.found_context_tokens
+
+    @property
+    def available(self) -> bool:
+        """Whether a call may be sent here now (permits apart)."""
+        return (
+            not self.retired
+            and self.probe.up is not False
+            and self.breaker.allows(self.clock.monotonic(), self.model.breaker)
+        )
+
+    def view(self) -> ReplicaView:
+        """Snapshot for a policy."""
+        spec = self.spec
+        return ReplicaView(spec.name, spec.serves, self.available, self.inflight, spec.cap_max, self.context_tokens)
+
+    def told(self, failed: bool | None) -> None:
+        """Take in what an attempt said of the replica: its own fault, an answer, or (``None``) nothing."""
+        if failed is None:
+            self.breaker = self.breaker.abandoned()
+        elif failed:
+            self.breaker = self.breaker.failed(self.clock.monotonic(), self.model.breaker)
+        else:
+            self.breaker = self.breaker.succeeded()
+
+    def retire(self) -> None:
+        """No new calls; those under way finish."""
+        self.retired = True
+        self.upstream.close()
+
+    def status(self) -> ReplicaStatus:
+        """For administrators and metrics."""
+        return ReplicaStatus(
+            name=self.spec.name,
+            model=self.model.name,
+            url=self.spec.url,
+            serves=tuple(sorted(self.spec.serves)),
+            up=self.available,
+            why_down=self.probe.why if self.probe.up is False else "",
+            breaker=self.breaker.state(self.clock.monotonic(), self.model.breaker).value,
+            inflight=self.inflight,
+            cap=self.spec.cap_max,
+            context_tokens=self.context_tokens,
+            stats=self.stats,
+            idle_connections=self.upstream.idle_connections,
+        )
+
+
+class Permit:
+    """One in-flight slot on a replica, given back exactly once: a context manager.
+
+    A ``light`` one counts apart: its call does not touch the GPU.
+    """
+
+    __slots__ = ("_light", "_on_release", "released", "replica")
+
+    def __init__(self, replica: Replica, on_release: Callable[[Replica], None], *, light: bool = False) -> None:
+        replica.inflight += not light
+        replica.light += light
+        replica.breaker = replica.breaker.started()
+        self.replica = replica
+        self.released = False
+        self._light = light
+        self._on_release = on_release
+
+    def __enter__(self) -> Permit:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Give the slot back; a second time does nothing."""
+        if self.released:
+            return
+        self.released = True
+        self.replica.inflight -= not self._light
+        self.replica.light -= self._light
+        self._on_release(self.replica)
+
+
+class Pool:
+    """The replicas that serve one model, in configured order."""
+
+    def __init__(self, model: ModelSpec, clock: Clock) -> None:
+        self.clock = clock
+        self.replicas: dict[str, Replica] = {}
+        self.retired: list[Replica] = []
+        self.model = model
+        self.apply(model)
+
+    def apply(self, model: ModelSpec) -> None:
+        """Take new settings: known URLs keep their permits, health and connections; gone ones are retired."""
+        self.model = model
+        known = {replica.spec.url: replica for replica in self.replicas.values()}
+        now: dict[str, Replica] = {}
+        for spec in model.replicas:
+            replica = known.pop(spec.url, None)
+            if replica is None or replica.spec.verify_tls != spec.verify_tls:
+                replica = Replica(spec, model, self.clock)
+            replica.spec, replica.model = spec, model
+            replica.upstream.connect_s = model.timeouts.connect_s
+            now[spec.name] = replica
+        for replica in known.values():
+            replica.retire()
+        self.retired = [r for r in (*self.retired, *known.values()) if r.inflight or r.light]
+        self.replicas = now
+
+    def views(self) -> list[ReplicaView]:
+        """Snapshot of every replica."""
+        return [replica.view() for replica in self.replicas.values()]
+
+    def __iter__(self) -> Iterator[Replica]:
+        return iter(self.replicas.values())
+
+    def close(self) -> None:
+        """Close every idle connection."""
+        for replica in self.replicas.values():
+            replica.retire()
