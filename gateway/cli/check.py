@@ -23,7 +23,7 @@ UNKNOWN = "–"
 
 
 def check(
-    config: Annotated[Path, typer.Option("--config", help="The settings file (YAML).")],
+    config: Annotated[Path, typer.Option("--config", "-c", help="Settings file (YAML).")],
     probe: Annotated[bool, typer.Option("--probe/--no-probe", help="Ask each replica what it is.")] = True,
 ) -> None:
     """Validate a settings file, probe its replicas, print what was understood.

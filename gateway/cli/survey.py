@@ -119,8 +119,10 @@ def findings(models: Sequence[ModelSpec], found: Mapping[str, Found]) -> Iterato
 
 def _replica_findings(model: ModelSpec, replica: ReplicaSpec, found: Found) -> Iterator[str]:
     yield from found.notes
-    if found.models is not None and model.upstream_name not in found.models:
-        yield f"serves {', '.join(sorted(found.models)) or 'no model'}, not {model.upstream_name} (set upstream_name)"
+    if found.models is not None and not found.models:
+        yield "/v1/models lists no model (is this a vLLM server?)"
+    elif found.models is not None and model.upstream_name not in found.models:
+        yield f"serves {', '.join(sorted(found.models))}, not {model.upstream_name} (set upstream_name)"
     declared, context = found.context_tokens(model), replica.context_tokens
     if declared is not None and context is not None and context > declared:
         yield f"context_tokens {context:,} is more than its max_model_len {declared:,}"

@@ -145,7 +145,7 @@ def _expiry(value: object) -> object:
         raise fault(wanted)
     try:
         if len(value) <= 10:
-            return datetime.combine(date.fromisoformat(value), time.max, UTC)
+            return datetime.combine(date.fromisoformat(value), time(23, 59, 59), UTC)
         moment = datetime.fromisoformat(value)
     except ValueError:
         raise fault(wanted) from None

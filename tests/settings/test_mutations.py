@@ -14,7 +14,8 @@ from gateway.settings import SettingsError, load
 EXAMPLE = Path(__file__).parents[2] / "config" / "gateway.example.yaml"
 TEXT = EXAMPLE.read_text(encoding="utf-8")
 NASTY = (
-    "\t", "${", "${A}", "${A:-", "*a", "&a ", "!!python/object:os.system ", "<<: ", "? ", "- ", "[", "]", "{", "}", ": ",
+    "\t", "${", "${A}",
+    "${A:-", "*a", "&a ", "!!python/object:os.system ", "<<: ", "? ", "- ", "[", "]", "{", "}", ": ",
     "\x00", "\ufeff", "\u2028", "%YAML 1.1\n---\n", "%FOO\n", "---\n", "...\n", "|\n", ">\n", '"\\x', '"\\U00110000"',
     '"\\UFFFFFFFF"', "'", "#", ".nan", "1e999", "0x", "0o9", "1:60", "2027-13-99", "2027-01-01T99:99:99", "!!int ",
     "!!float x", "!!bool x", "!!binary x", "!!set ", "!!timestamp x", "~", "\U0001f600", "9" * 5_000,
