@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from enum import Enum, auto
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote, unquote_to_bytes
 
 import httptools
@@ -86,10 +86,9 @@ class Front(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register with uvicorn (for shutdown) and with the sweep (for timeouts)."""
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        self.flow = FlowControl(transport)
-        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
+        self.flow = FlowControl(self.transport)
+        self.transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
         peer = transport.get_extra_info("peername")
         self.client = str(peer[0]) if isinstance(peer, tuple) and peer else ""
         self.state.connections.add(self)  # type: ignore[arg-type]
