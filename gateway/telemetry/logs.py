@@ -52,11 +52,11 @@ class CallLine(msgspec.Struct, omit_defaults=True, kw_only=True):
     completion: int = 0
     reasoning: int = 0
     prompt_estimate: int = 0
-    queue_ms: float = 0.0
+    queue_ms: float | None = None
     ttft_ms: float | None = None
     tpot_ms: float | None = None
     e2e_ms: float
-    overhead_ms: float = 0.0
+    overhead_ms: float | None = None
     bytes: int = 0
 
 
@@ -173,11 +173,11 @@ def _call_line(record: CallRecord) -> CallLine:
         completion=usage.completion,
         reasoning=usage.reasoning,
         prompt_estimate=record.estimated_prompt,
-        queue_ms=_ms(record.queue_s),
+        queue_ms=_ms(record.queue_s) or None,
         ttft_ms=None if record.ttft_s is None else _ms(record.ttft_s),
         tpot_ms=None if record.tpot_s is None else _ms(record.tpot_s),
         e2e_ms=_ms(record.e2e_s),
-        overhead_ms=round(record.overhead_s * 1_000, 3),
+        overhead_ms=round(record.overhead_s * 1_000, 3) or None,
         bytes=record.request_bytes,
     )
 
