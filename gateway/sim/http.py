@@ -221,6 +221,7 @@ class Connection(asyncio.Protocol):
         self._serve(request, self._reply)
 
     def _refuse(self, status: int, message: bytes) -> None:
+        self._lose()
         Reply(self, head_only=False, keep_alive=False).send(status, message, "text/plain; charset=utf-8")
 
     def _lose(self) -> None:

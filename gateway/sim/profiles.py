@@ -1,8 +1,8 @@
 """Profiles of measured deployments: what one simulated vLLM server of each kind is and how fast.
 
 Decode steps are the measured totals turned round (batch / tokens per second); prefill costs are fitted to the mean and
-marginal rates by position (a straight line in position is within 5 % of every measured point); the fixed intake time
-and the intake per token explain both the time to first token of a calm server and what a fully cached prompt still costs.
+marginal rates by position (a straight line in position is within 6 % of every measured point); the fixed intake time
+and the intake per token explain the time to first token of a calm server and what a fully cached prompt still costs.
 
 D5 has no measured speeds. Its card is taken to be to D4 what D4 is to D3 (half the cards: 0.73 of the single-stream
 and prefill speed, 0.69 of the saturated total), and its KV capacity and context are the reported ones.
@@ -42,9 +42,7 @@ D3 = Profile(
     name="D3",
     hardware="4x RTX 4090 (PCIe), 27B AWQ-INT4, TP=4, FP8 KV",
     max_model_len=262_144,
-    engine=EngineSpec(
-        max_num_seqs=128, max_num_batched_tokens=6_144, long_prefill_tokens=5_120, kv_tokens=1_629_008
-    ),
+    engine=EngineSpec(max_num_seqs=128, max_num_batched_tokens=6_144, long_prefill_tokens=5_120, kv_tokens=1_629_008),
     pace=Pace(
         decode_steps=((1, 0.00915), (16, 0.0196), (48, 0.0272), (96, 0.0437), (128, 0.0554)),
         kv_read_s=14e-9,
