@@ -14,7 +14,7 @@ import msgspec
 
 from gateway.domain import Endpoint, TextSize
 from gateway.errors import InvalidRequest
-from gateway.wire import multipart
+from gateway.wire import multipart, surrogates
 from gateway.wire.endpoints import Route
 from gateway.wire.textsize import Scale
 
@@ -106,7 +106,7 @@ def rewrite(body: bytes, *, model: str | None = None, include_usage: bool = Fals
         fields["model"] = msgspec.Raw(_ENCODER.encode(model))
     if include_usage:
         fields["stream_options"] = _with_usage(fields.get("stream_options", _NULL))
-    return _ENCODER.encode(fields)
+    return surrogates.restored(_ENCODER.encode(fields), body)
 
 
 def rewrite_multipart(body: bytes, content_type: bytes, model: str) -> bytes:
@@ -129,7 +129,10 @@ def as_bool(value: Any) -> bool | None:
 
 def _open(body: bytes) -> dict[str, msgspec.Raw]:
     try:
-        return _FIELDS.decode(body)
+        try:
+            return _FIELDS.decode(body)
+        except msgspec.DecodeError:
+            return _FIELDS.decode(surrogates.replaced(body))
     except msgspec.ValidationError:
         raise InvalidRequest("The request body must be a JSON object.") from None
     except msgspec.DecodeError as error:

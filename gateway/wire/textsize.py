@@ -6,7 +6,6 @@ audio) is counted by the piece. Nothing is refused: what is odd is the engine's 
 
 from __future__ import annotations
 
-import re
 from typing import Any, Final
 
 import msgspec
@@ -33,7 +32,7 @@ _LABEL_KEYS: Final = frozenset(
 )
 _NOTHING: Final = frozenset({b"null", b"[]", b"{}"})
 _BASE64: Final = b";base64,"
-_SURROGATE_ESCAPE: Final = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_SCHEMAS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 _OPENED_BYTES: Final = 1 << 20  # up to here every body is opened
@@ -71,11 +70,14 @@ class Scale:
         """Add tool definitions or a response schema: printed as JSON by templates, so weighed by their own bytes."""
         literal = bytes(raw)
         if literal not in _NOTHING:
-            self._messages += literal.count(b'"function"') or 1
+            try:
+                self._messages += len(_SCHEMAS.decode(raw))
+            except (msgspec.DecodeError, RecursionError):
+                self._messages += 1
             self._add_text(literal.decode("utf-8", "replace"))
 
     def _open(self, raw: msgspec.Raw) -> Any:
-        """Decode ``raw``; what the codec refuses but JSON allows (lone surrogates, 1e999) is mended or weighed."""
+        """Decode ``raw``; what the codec refuses (bad UTF-8, 1e999) is mended, or else weighed as text."""
         if self._opens:
             for spelling in (_as_is, _mended):
                 try:
@@ -143,5 +145,5 @@ def _as_is(raw: msgspec.Raw) -> msgspec.Raw:
 
 
 def _mended(raw: msgspec.Raw) -> bytes:
-    """Replace surrogate escapes and bytes that are no UTF-8, keeping the length in characters near enough."""
-    return _SURROGATE_ESCAPE.sub(rb"\\ufffd", bytes(raw)).decode("utf-8", "replace").encode()
+    """Replace bytes that are no UTF-8."""
+    return bytes(raw).decode("utf-8", "replace").encode()

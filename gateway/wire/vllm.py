@@ -85,7 +85,7 @@ def _samples(text: str) -> dict[str, list[_Sample]]:
         if line.startswith(_WANTED):
             sample = _SAMPLE.match(line)
             value = _number(sample[3]) if sample else None
-            if sample and value is not None:
+            if sample and value is not None and sample[1] in _WANTED:
                 found[sample[1]].append((dict(_LABEL.findall(sample[2] or "")), value))
     return dict(found)
 

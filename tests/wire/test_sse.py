@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +17,10 @@ SSE = b"text/event-stream; charset=utf-8"
 CHAT_USAGE = Usage(prompt=11, completion=3, cached=8, reasoning=1)
 CRLF = streams.CHAT_FULL.replace(b"\n", b"\r\n")
 ODD = (
-    b"\n\r\n: comment\n\ndata:" + streams.HELLO[6:] + b"id: 7\nretry: 3\nevent: x\n" + streams.CHINESE
+    b"\n\r\n: comment\n\ndata:"
+    + streams.HELLO[6:]
+    + b"id: 7\nretry: 3\nevent: x\n"
+    + streams.CHINESE
     # one event on two data lines
     + streams.HELLO[:-3].replace(b',"choices"', b'\ndata: ,"choices"')
     + b"}\n\ndata: {not json}\n\n"
@@ -85,7 +90,7 @@ def test_b1_every_split_point_gives_the_same_bytes(case: str, strip: bool) -> No
 def test_b1_random_chunkings_give_the_same_bytes(case: str, strip: bool, cuts: list[int]) -> None:
     endpoint, stream, _, _ = CASES[case]
     edges = [0, *sorted(cut % len(stream) for cut in cuts), len(stream)]
-    pieces = [stream[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    pieces = [stream[start:end] for start, end in pairwise(edges)]
     assert run(endpoint, pieces, strip=strip) == run(endpoint, [stream], strip=strip)
 
 
@@ -226,14 +231,18 @@ def test_b6_what_cannot_be_read_passes_unread(endpoint: Endpoint, payload: bytes
 
 
 def test_b9_anthropic_tool_use_is_a_token() -> None:
-    block = '{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"t","name":"f","input":{}}}'
+    block = (
+        '{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"t","name":"f","input":{}}}'
+    )
     watcher = watch(Endpoint.MESSAGES, SSE, strip_usage=False)
     watcher.feed(streams.named("content_block_start", block))
     assert (watcher.tokens, watcher.has_content) == (1, True)
 
 
 def test_f4_anthropic_input_without_the_cached_part_is_completed_by_it() -> None:
-    delta = '{"type":"message_delta","delta":{},"usage":{"input_tokens":4,"output_tokens":5,"cache_read_input_tokens":16}}'
+    delta = (
+        '{"type":"message_delta","delta":{},"usage":{"input_tokens":4,"output_tokens":5,"cache_read_input_tokens":16}}'
+    )
     watcher = watch(Endpoint.MESSAGES, SSE, strip_usage=False)
     watcher.feed(streams.named("message_delta", delta))
     assert watcher.usage == Usage(prompt=20, completion=5, cached=16)
