@@ -28,6 +28,8 @@ class Command(NamedTuple):
 
 COMMANDS = (
     Command("serve", "gateway.cli.serve", "Run the gateway."),
+    Command("demo", "gateway.cli.demo", "A simulated fleet, the gateway and a key: nothing else needed."),
+    Command("sim", "gateway.cli.sim", "One simulated vLLM server."),
     Command("check", "gateway.cli.check", "Validate a settings file, probe its replicas, print what was understood."),
     Command("keys", "gateway.cli.keys", "Make keys for team members.", group=True),
 )
@@ -68,7 +70,7 @@ def run(app: typer.Typer, arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except SystemExit as exit_:
-        return exit_.code if isinstance(exit_.code, int) else 0
+        return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
     return 0
 
 

@@ -50,7 +50,8 @@ def report(console: Console, config: Path, compiled: Compiled, found: Mapping[st
     """Print what the settings mean; ``found`` is empty where nobody was asked."""
     server = compiled.server
     access = "required" if compiled.auth.required else "not required"
-    admin = "set" if compiled.auth.admin_key else "absent (/admin closed)"
+    closed = "/admin closed" if server.metrics_open else "/admin and /metrics closed"
+    admin = "set" if compiled.auth.admin_key else f"absent ({closed})"
     _line(console, f"{config}: valid" + ("" if found else " (replicas were not probed)"))
     _line(console, f"server   http://{server.host}:{server.port}   keys {access}   admin key {admin}")
     for model in compiled.models:
