@@ -82,7 +82,7 @@ def parse(route: Route, body: bytes, content_type: bytes) -> BodyFacts:
     """
     if route.multipart:
         return _parse_form(body, content_type)
-    fields = _open(body)
+    fields, _ = _open(body)
     options = _value(fields, "stream_options")
     return BodyFacts(
         model=_model(fields),
@@ -101,12 +101,13 @@ def rewrite(body: bytes, *, model: str | None = None, include_usage: bool = Fals
     Every other value keeps its bytes and its place; ``stream_options`` that are no object stay for the engine to
     refuse. Raises ``InvalidRequest`` if ``body`` is no JSON object.
     """
-    fields = _open(body)
+    fields, opened = _open(body)
     if model is not None:
         fields["model"] = msgspec.Raw(_ENCODER.encode(model))
     if include_usage:
         fields["stream_options"] = _with_usage(fields.get("stream_options", _NULL))
-    return surrogates.restored(_ENCODER.encode(fields), body)
+    rewritten = _ENCODER.encode(fields)
+    return rewritten if opened is body else surrogates.restored(rewritten, body)
 
 
 def rewrite_multipart(body: bytes, content_type: bytes, model: str) -> bytes:
@@ -127,12 +128,14 @@ def as_bool(value: Any) -> bool | None:
     return None
 
 
-def _open(body: bytes) -> dict[str, msgspec.Raw]:
+def _open(body: bytes) -> tuple[dict[str, msgspec.Raw], bytes]:
+    """Return the top-level members, and the bytes they are part of: ``body``, or it with stand-ins for surrogates."""
     try:
         try:
-            return _FIELDS.decode(body)
+            return _FIELDS.decode(body), body
         except msgspec.DecodeError:
-            return _FIELDS.decode(surrogates.replaced(body))
+            mended = surrogates.replaced(body)
+            return _FIELDS.decode(mended), mended
     except msgspec.ValidationError:
         raise InvalidRequest("The request body must be a JSON object.") from None
     except msgspec.DecodeError as error:
