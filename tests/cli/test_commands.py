@@ -61,6 +61,11 @@ def test_ctrl_c_is_exit_130_without_traceback(capsys: pytest.CaptureFixture[str]
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("code", "expected"), [(None, 0), (0, 0), (3, 3), ("a message", 1)])
+def test_a_command_that_exits_by_itself_keeps_its_code(code: int | str | None, expected: int) -> None:
+    assert run(_app_raising(SystemExit(code)), []) == expected
+
+
 def test_python_m_gateway_is_the_same_command(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "gateway", "check", "--config", str(tmp_path / "no.yaml")],
