@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from fastapi import APIRouter, Depends, Response
 
+from gateway.clock import Clock
 from gateway.control.access import Access
 from gateway.control.responses import Json
 from gateway.domain import EngineStats
 from gateway.ports import Fleet, ReplicaStatus
+from gateway.telemetry.metrics import CONTENT_TYPE
 
-Page = Callable[[], tuple[bytes, str]]
+Page = Callable[[], Iterator[bytes]]
 
 
-def admin_routes(fleet: Fleet, access: Access, metrics_page: Page, *, metrics_open: bool) -> APIRouter:
+def admin_routes(fleet: Fleet, access: Access, clock: Clock, metrics_page: Page, *, metrics_open: bool) -> APIRouter:
     """``/metrics`` (without a key too if ``metrics_open``), ``/admin/replicas`` and ``/admin/queues``."""
     router = APIRouter()
     guarded = [Depends(access.admin)]
 
     @router.api_route("/metrics", methods=["GET", "HEAD"], dependencies=[] if metrics_open else guarded)
     async def metrics() -> Response:
-        body, content_type = metrics_page()
-        return Response(body, headers={"content-type": content_type})
+        pieces = []
+        for piece in metrics_page():
+            pieces.append(piece)
+            await clock.sleep(0)  # a scrape keeps no stream waiting for longer than one piece takes
+        return Response(b"".join(pieces), headers={"content-type": CONTENT_TYPE})
 
     @router.api_route("/admin/replicas", methods=["GET", "HEAD"], dependencies=guarded)
     async def replicas() -> Json:

@@ -29,13 +29,14 @@ def create_control(
 ) -> ASGIApp:
     """The ASGI application for every path that is no model call.
 
-    ``admin_key`` ``None`` closes what is the administrator's. ``cors_origins`` empty turns CORS off.
+    ``metrics_page`` gives the text of ``/metrics`` in pieces (``telemetry.metrics.Metrics.page``). ``admin_key`` ``None``
+    closes what is the administrator's. ``cors_origins`` empty turns CORS off.
     """
     # No schema and no docs pages: they would show a stranger the administrator's paths.
     app = FastAPI(title="gateway", version=version, openapi_url=None, redirect_slashes=False)
     access = Access(directory, clock, pacer, admin_key)
     app.include_router(health_routes(fleet, version))
     app.include_router(model_routes(fleet, access, int(clock.wall())))
-    app.include_router(admin_routes(fleet, access, metrics_page, metrics_open=metrics_open))
+    app.include_router(admin_routes(fleet, access, clock, metrics_page, metrics_open=metrics_open))
     answer_errors(app)
     return with_cors(Edge(app), cors_origins) if cors_origins else Edge(app)

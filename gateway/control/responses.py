@@ -49,14 +49,14 @@ def answer_errors(app: FastAPI) -> None:
     """Make ``app`` answer its own errors, the router's and unexpected ones with a ``refusal``."""
 
     async def known(_: Request, error: Exception) -> Response:
-        assert isinstance(error, GatewayError)  # noqa: S101 - registered for nothing else
+        assert isinstance(error, GatewayError)  # registered for nothing else
         return refusal(error)
 
     async def unknown(_: Request, error: Exception) -> Response:  # noqa: ARG001 - logged at the edge, never shown
         return refusal(GatewayError("The gateway failed on this request; its log says why."))
 
     async def unrouted(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)  # noqa: S101
+        assert isinstance(error, HTTPException)
         return _unrouted(request, error)
 
     app.add_exception_handler(GatewayError, known)

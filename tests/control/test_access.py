@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from gateway.clock import ManualClock
 from gateway.domain import CallClass, EngineStats, Team
 from gateway.policy.keys import KeyTable
 from gateway.ports import QueueStatus
@@ -82,6 +83,20 @@ def test_metrics_page(control: Control) -> None:
     page = control.get("/metrics", ADMIN)
     assert page.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert 'gateway_inflight{replica="tp2"} 3.0' in page.text
+
+
+def test_a6_a_scrape_lets_others_run_between_its_pieces(make: Callable[..., Control]) -> None:
+    class CountingClock(ManualClock):
+        pauses = 0
+
+        async def sleep(self, seconds: float) -> None:
+            self.pauses += 1
+            await super().sleep(seconds)
+
+    clock = CountingClock()
+    page = make(clock=clock, metrics_page=lambda: iter([b"a 1\n", b"b 2\n", b"c 3\n"])).get("/metrics", ADMIN)
+    assert page.content == b"a 1\nb 2\nc 3\n"
+    assert clock.pauses == 3
 
 
 def test_replicas(control: Control) -> None:

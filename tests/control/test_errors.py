@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -56,7 +56,7 @@ def test_401_names_the_scheme(control: Control) -> None:
 def test_unexpected_failure_is_500_logged_and_not_shown(
     make: Callable[..., Control], caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken() -> tuple[bytes, str]:
+    def broken() -> Iterator[bytes]:
         raise RuntimeError("canary-in-the-mine")
 
     with caplog.at_level(logging.ERROR):

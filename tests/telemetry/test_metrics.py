@@ -46,7 +46,7 @@ def new_metrics() -> Metrics:
 def samples(metrics: Metrics) -> dict[tuple[str, tuple[str, ...]], float]:
     """The gateway's samples by name (without prefix) and label values in alphabetical order of their labels."""
     found: dict[tuple[str, tuple[str, ...]], float] = {}
-    for family in text_string_to_metric_families(metrics.page()[0].decode()):
+    for family in text_string_to_metric_families(b"".join(metrics.page()).decode()):
         for sample in family.samples:
             if sample.name.startswith("gateway_"):
                 name = (sample.name.removeprefix("gateway_"), tuple(v for _, v in sorted(sample.labels.items())))
@@ -63,7 +63,7 @@ def test_names_and_labels_are_the_documented_ones() -> None:
     metrics.retried("connect")
     metrics.rejected("draining")
     seen: dict[str, set[str]] = {}
-    for family in text_string_to_metric_families(metrics.page()[0].decode()):
+    for family in text_string_to_metric_families(b"".join(metrics.page()).decode()):
         if family.name.startswith("gateway_"):
             name = family.name.removeprefix("gateway_") + ("_total" if family.type == "counter" else "")
             seen[name] = {label for sample in family.samples for label in sample.labels} - {"le"}
@@ -250,10 +250,15 @@ def test_label_values_are_escaped() -> None:
 
 
 def test_the_process_is_measured_too() -> None:
-    page, content_type = new_metrics().page()
+    page = b"".join(new_metrics().page())
     assert b"process_resident_memory_bytes" in page
     assert b"python_info" in page
-    assert content_type.startswith("text/plain; version=0.0.4")
+
+
+def test_a6_the_page_comes_in_pieces() -> None:
+    pieces = list(new_metrics().page())
+    assert all(piece.count(b"# TYPE") <= 1 for piece in pieces)
+    assert len(pieces) > len(SERIES_LABELS)
 
 
 def test_a_record_costs_microseconds() -> None:
