@@ -24,6 +24,7 @@ KEY = "sk-e2e-key-of-the-tests"
 ADMIN_KEY = "sk-e2e-admin-key-of-the-tests"
 START_S = 20.0
 STOP_S = 30.0
+LOG_TAIL_LINES, LOG_LINE_CHARS = 20, 2_000
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,11 @@ class Service:
     def log_text(self) -> str:
         """Everything written to stdout and stderr."""
         return self.log.read_text(errors="replace")
+
+    @property
+    def log_tail(self) -> str:
+        """Its end, short enough for a failure's message."""
+        return "\n".join(line[:LOG_LINE_CHARS] for line in self.log_text.splitlines()[-LOG_TAIL_LINES:])
 
 
 @contextmanager
@@ -63,8 +69,8 @@ def service(arguments: list[str], port: int, ready_path: str) -> Iterator[Servic
             yield running
             process.send_signal(signal.SIGTERM)
             code = process.wait(STOP_S)
-            assert code == 0, f"exit code {code} after SIGTERM:\n{running.log_text}"
-            assert "Traceback" not in running.log_text, running.log_text
+            assert code == 0, f"exit code {code} after SIGTERM:\n{running.log_tail}"
+            assert "Traceback" not in running.log_text, running.log_tail
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -75,14 +81,14 @@ def _wait_until_ready(running: Service, path: str) -> None:
     deadline_s = time.monotonic() + START_S
     while time.monotonic() < deadline_s:
         if (code := running.process.poll()) is not None:
-            raise AssertionError(f"exited with {code} at the start:\n{running.log_text}")
+            raise AssertionError(f"exited with {code} at the start:\n{running.log_tail}")
         try:
             if httpx.get(running.url + path, timeout=2.0).status_code == 200:
                 return
         except httpx.TransportError:
             pass
         time.sleep(0.05)
-    raise AssertionError(f"{path} was not 200 after {START_S:.0f} s:\n{running.log_text}")
+    raise AssertionError(f"{path} was not 200 after {START_S:.0f} s:\n{running.log_tail}")
 
 
 @contextmanager

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.e2e.gateway_process import KEY, gateway_process
-from tests.e2e.sdk_chat_tools import TOOL, Forecast
+from tests.e2e.gateway_process import KEY
+from tests.e2e.sdk_calls import FORECAST_SCHEMA, TOOL
 from tests.e2e.vllm_server import CONTEXT_TOKENS, MODEL
 
 pytestmark = pytest.mark.vllm
@@ -29,7 +28,7 @@ EPHEMERAL = [
 GENERATED = {"model": MODEL, "temperature": 0, "seed": 7, "max_tokens": 40, "ignore_eos": True}
 CHAT = {**GENERATED, "messages": [{"role": "user", "content": "Tell me about 机器 and 🤖."}]}
 CALL = {**CHAT, "max_tokens": 300, "ignore_eos": False, "parallel_tool_calls": False, "tools": [TOOL]}
-SCHEMA = {"type": "json_schema", "json_schema": {"name": "forecast", "schema": Forecast.model_json_schema()}}
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "forecast", "schema": FORECAST_SCHEMA}}
 MESSAGE = {"model": MODEL, "temperature": 0, "max_tokens": 40, "messages": CHAT["messages"]}
 RESPONSE = {"model": MODEL, "temperature": 0, "max_output_tokens": 40, "input": "Tell me about 机器."}
 USAGE = {"stream_options": {"include_usage": True}}
@@ -67,14 +66,6 @@ PLAIN = {
 }
 
 
-@pytest.fixture(scope="module")
-def gateway_url(vllm_url: str) -> Iterator[str]:
-    """A gateway with the real vLLM as its only replica."""
-    models = [{"name": MODEL, "replicas": [{"name": "real", "url": vllm_url}]}]
-    with gateway_process(models) as gateway:
-        yield gateway.url
-
-
 def ask(url: str, path: str, body: dict[str, Any]) -> tuple[int, str, bytes]:
     """Status, content type and masked body."""
     answer = httpx.post(url + path, json=body, headers={"authorization": f"Bearer {KEY}"}, timeout=60.0)
@@ -84,11 +75,11 @@ def ask(url: str, path: str, body: dict[str, Any]) -> tuple[int, str, bytes]:
     return answer.status_code, answer.headers["content-type"], masked
 
 
-def check_same(direct_url: str, gateway_url: str, path: str, body: dict[str, Any]) -> tuple[int, str, bytes]:
+def check_same(direct_url: str, vllm_gateway_url: str, path: str, body: dict[str, Any]) -> tuple[int, str, bytes]:
     """Both answers, which must be equal; the first call only warms vLLM's prefix cache, which usage tells of."""
     ask(direct_url, path, body)
     for _ in range(TRIES):
-        direct, through = ask(direct_url, path, body), ask(gateway_url, path, body)
+        direct, through = ask(direct_url, path, body), ask(vllm_gateway_url, path, body)
         if direct == through:
             break
     assert through == direct
@@ -96,26 +87,26 @@ def check_same(direct_url: str, gateway_url: str, path: str, body: dict[str, Any
 
 
 @pytest.mark.parametrize("name", STREAMED)
-def test_h4_streams_are_equal(vllm_url: str, gateway_url: str, name: str) -> None:
+def test_h4_streams_are_equal(vllm_url: str, vllm_gateway_url: str, name: str) -> None:
     path, body = STREAMED[name]
-    status, content_type, stream = check_same(vllm_url, gateway_url, path, {**body, "stream": True})
+    status, content_type, stream = check_same(vllm_url, vllm_gateway_url, path, {**body, "stream": True})
     assert status == 200
     assert content_type.startswith("text/event-stream")
     assert stream.count(b"\n\n") >= 3
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_h4_plain_answers_are_equal(vllm_url: str, gateway_url: str, name: str) -> None:
+def test_h4_plain_answers_are_equal(vllm_url: str, vllm_gateway_url: str, name: str) -> None:
     path, body = PLAIN[name]
-    status, content_type, answer = check_same(vllm_url, gateway_url, path, body)
+    status, content_type, answer = check_same(vllm_url, vllm_gateway_url, path, body)
     assert status in (200, 400)
     assert content_type == "application/json"
     assert isinstance(json.loads(answer), dict)
 
 
-def test_h4_context_errors_are_the_same_kind(vllm_url: str, gateway_url: str) -> None:
+def test_h4_context_errors_are_the_same_kind(vllm_url: str, vllm_gateway_url: str) -> None:
     """The gateway refuses before vLLM is asked, so the words differ; status and shape do not."""
     body = {**CHAT, "max_tokens": CONTEXT_TOKENS + 1}
-    direct, through = (ask(url, "/v1/chat/completions", body) for url in (vllm_url, gateway_url))
+    direct, through = (ask(url, "/v1/chat/completions", body) for url in (vllm_url, vllm_gateway_url))
     assert through[:2] == direct[:2] == (400, "application/json")
     assert json.loads(through[2])["error"].keys() == json.loads(direct[2])["error"].keys()

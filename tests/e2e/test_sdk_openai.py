@@ -3,40 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import openai
 import pytest
 
-from tests.e2e.sdk_chat import LENGTH
+from tests.e2e.sdk_calls import LENGTH, PROMPT, completion, response
 from tests.e2e.sdk_target import Capability, Target
 
-PROMPT = "Once upon a time, 从前,"
 
-
-def completing(target: Target, **more: Any) -> dict[str, Any]:
-    """Arguments of a text completion of exactly ``LENGTH`` tokens."""
-    return {
-        "model": target.model,
-        "prompt": PROMPT,
-        "max_tokens": LENGTH,
-        "temperature": 0,
-        "extra_body": {"ignore_eos": True},
-        **more,
-    }
-
-
-def responding(target: Target, **more: Any) -> dict[str, Any]:
-    """Arguments of a response of at most ``LENGTH`` tokens."""
-    return {"model": target.model, "input": PROMPT, "max_output_tokens": LENGTH, "temperature": 0, **more}
-
-
-class OpenAICases:
+class TestOpenAI:
     """Every other endpoint of the SDK that vLLM serves for a text model."""
 
     def test_completion(self, target: Target) -> None:
         with target.openai() as client:
-            answer = client.completions.create(**completing(target))
+            answer = client.completions.create(**completion(target))
         (choice,) = answer.choices
         assert choice.text
         assert choice.finish_reason == "length"
@@ -48,7 +28,7 @@ class OpenAICases:
         options = {} if include_usage is None else {"stream_options": {"include_usage": include_usage}}
         with (
             target.openai() as client,
-            client.completions.create(**completing(target, stream=True, **options)) as stream,
+            client.completions.create(**completion(target, stream=True, **options)) as stream,
         ):
             chunks = list(stream)
         assert "".join(choice.text for chunk in chunks for choice in chunk.choices)
@@ -59,14 +39,14 @@ class OpenAICases:
 
     def test_completion_of_token_ids(self, target: Target) -> None:
         with target.openai() as client:
-            answer = client.completions.create(**completing(target, prompt=[65, 66, 67, 68, 69]))
+            answer = client.completions.create(**completion(target, prompt=[65, 66, 67, 68, 69]))
         assert answer.usage is not None
         assert answer.usage.prompt_tokens == 5
 
     def test_response(self, target: Target) -> None:
         target.needs(Capability.RESPONSES)
         with target.openai() as client:
-            answer = client.responses.create(**responding(target))
+            answer = client.responses.create(**response(target))
         assert answer.object == "response"
         assert answer.output_text
         assert answer.status in ("completed", "incomplete")
@@ -75,13 +55,13 @@ class OpenAICases:
 
     def test_response_stream(self, target: Target) -> None:
         target.needs(Capability.RESPONSES)
-        with target.openai() as client, client.responses.create(**responding(target, stream=True)) as stream:
+        with target.openai() as client, client.responses.create(**response(target, stream=True)) as stream:
             events = list(stream)
         kinds = [event.type for event in events]
         assert kinds[0] == "response.created"
         assert kinds[-1] in ("response.completed", "response.incomplete")
         text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
-        final = events[-1].response  # type: ignore[union-attr]
+        final = events[-1].response
         assert text == final.output_text
         assert final.usage is not None
         assert 0 < final.usage.output_tokens <= LENGTH
@@ -93,7 +73,7 @@ class OpenAICases:
 
         async def kinds() -> list[str]:
             async with target.async_openai() as client:
-                stream = await client.responses.create(**responding(target, stream=True))
+                stream = await client.responses.create(**response(target, stream=True))
                 return [event.type async for event in stream]
 
         assert "response.output_text.delta" in asyncio.run(kinds())
@@ -101,7 +81,7 @@ class OpenAICases:
     def test_response_of_an_unknown_model(self, target: Target) -> None:
         target.needs(Capability.RESPONSES)
         with target.openai() as client, pytest.raises(openai.NotFoundError):
-            client.responses.create(**responding(target, model="no-such-model"))
+            client.responses.create(**response(target, model="no-such-model"))
 
     def test_models(self, target: Target) -> None:
         with target.openai() as client:

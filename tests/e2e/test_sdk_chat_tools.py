@@ -3,61 +3,33 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
 
 import pytest
-from pydantic import BaseModel
 
-from tests.e2e.sdk_chat import LENGTH, MESSAGES, asking
+from tests.e2e.sdk_calls import LENGTH, MESSAGES, ROOM, TOOL, TOOL_CHOICES, Forecast, chat, tool_call
 from tests.e2e.sdk_target import Capability, Target
 
-ROOM = 300  # tokens: a grammar ends the answer long before
 
-
-class Forecast(BaseModel):
-    """Closed sets only: a random model would never end a free string."""
-
-    city: Literal["Berlin", "Paris"]
-    days: Literal[1, 2, 3]
-    alerts: bool
-
-
-TOOL: dict[str, Any] = {
-    "type": "function",
-    "function": {
-        "name": "forecast",
-        "description": "The weather of the next days.",
-        "parameters": {**Forecast.model_json_schema(), "additionalProperties": False},
-    },
-}
-CHOICES = {"required": "required", "named": {"type": "function", "function": {"name": "forecast"}}}
-
-
-def calling(target: Target, choice: str) -> dict[str, Any]:
-    """Arguments of a call that must come back as one call of ``forecast``."""
-    return asking(target, ROOM, tools=[TOOL], tool_choice=CHOICES[choice], parallel_tool_calls=False, extra_body={})
-
-
-class ChatToolCases:
+class TestChatTools:
     """Tools and schemas, streamed and not."""
 
-    @pytest.mark.parametrize("choice", CHOICES)
+    @pytest.mark.parametrize("choice", TOOL_CHOICES)
     def test_tool_call(self, target: Target, choice: str) -> None:
         target.needs(Capability.TOOL_CALLS)
         with target.openai() as client:
-            (answered,) = client.chat.completions.create(**calling(target, choice)).choices
+            (answered,) = client.chat.completions.create(**tool_call(target, choice)).choices
         (call,) = answered.message.tool_calls or []
         assert call.type == "function"
         assert (call.function.name, bool(call.id)) == ("forecast", True)
         Forecast.model_validate_json(call.function.arguments, strict=True)
 
-    @pytest.mark.parametrize("choice", CHOICES)
+    @pytest.mark.parametrize("choice", TOOL_CHOICES)
     def test_tool_call_streamed(self, target: Target, choice: str) -> None:
         """B6: the pieces keep their index and join to valid arguments."""
         target.needs(Capability.TOOL_CALLS)
         with (
             target.openai() as client,
-            client.chat.completions.create(**calling(target, choice), stream=True) as stream,
+            client.chat.completions.create(**tool_call(target, choice), stream=True) as stream,
         ):
             pieces = [piece for chunk in stream for choice in chunk.choices for piece in choice.delta.tool_calls or []]
         functions = [piece.function for piece in pieces if piece.function]
@@ -77,9 +49,7 @@ class ChatToolCases:
             {"role": "tool", "tool_call_id": "call-1", "content": "Rain, then sun."},
         ]
         with target.openai() as client:
-            answer = client.chat.completions.create(
-                **asking(target, messages=history, tools=[TOOL], tool_choice="none")
-            )
+            answer = client.chat.completions.create(**chat(target, messages=history, tools=[TOOL], tool_choice="none"))
         assert answer.choices[0].message.content
         assert answer.usage is not None
         assert answer.usage.completion_tokens == LENGTH
@@ -87,7 +57,7 @@ class ChatToolCases:
     def test_structured_output(self, target: Target) -> None:
         target.needs(Capability.JSON_SCHEMA)
         with target.openai() as client:
-            answer = client.chat.completions.parse(**asking(target, ROOM, response_format=Forecast, extra_body={}))
+            answer = client.chat.completions.parse(**chat(target, ROOM, response_format=Forecast, extra_body={}))
         assert isinstance(answer.choices[0].message.parsed, Forecast)
         assert answer.choices[0].finish_reason == "stop"
 
@@ -95,7 +65,7 @@ class ChatToolCases:
         target.needs(Capability.JSON_SCHEMA)
         with (
             target.openai() as client,
-            client.chat.completions.stream(**asking(target, ROOM, response_format=Forecast, extra_body={})) as stream,
+            client.chat.completions.stream(**chat(target, ROOM, response_format=Forecast, extra_body={})) as stream,
         ):
             final = stream.get_final_completion()
         assert isinstance(final.choices[0].message.parsed, Forecast)

@@ -10,28 +10,10 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 from openai.types.chat import ChatCompletionChunk
 
+from tests.e2e.sdk_calls import LENGTH, LONG, chat
 from tests.e2e.sdk_target import Capability, Target
 
-LENGTH = 24
-LONG = 3_000  # far more than is read of it
 TOGETHER = 8
-MESSAGES: list[Any] = [
-    {"role": "system", "content": "You answer in one sentence."},
-    {"role": "user", "content": "Why is the sky blue? 天空为什么是蓝色的？ 🌤"},
-]
-
-
-def asking(target: Target, length: int = LENGTH, **more: Any) -> dict[str, Any]:
-    """Arguments of a chat call whose answer has exactly ``length`` tokens."""
-    return {
-        "model": target.model,
-        "messages": MESSAGES,
-        "max_tokens": length,
-        "temperature": 0,
-        "seed": 1,
-        "extra_body": {"ignore_eos": True},
-        **more,
-    }
 
 
 def check_chunks(chunks: list[ChatCompletionChunk], usage_asked: bool) -> None:
@@ -52,12 +34,12 @@ def check_chunks(chunks: list[ChatCompletionChunk], usage_asked: bool) -> None:
     assert {chunk.object for chunk in chunks} == {"chat.completion.chunk"}
 
 
-class ChatCases:
+class TestChat:
     """Answers, streams and refusals of ``/v1/chat/completions``."""
 
     def test_answer(self, target: Target) -> None:
         with target.openai() as client:
-            answer = client.chat.completions.create(**asking(target))
+            answer = client.chat.completions.create(**chat(target))
         assert answer.object == "chat.completion"
         assert answer.model == target.model
         (choice,) = answer.choices
@@ -69,7 +51,7 @@ class ChatCases:
         assert answer.usage.total_tokens == answer.usage.prompt_tokens + LENGTH
 
     def test_max_completion_tokens(self, target: Target) -> None:
-        arguments = asking(target)
+        arguments = chat(target)
         arguments["max_completion_tokens"] = arguments.pop("max_tokens")
         with target.openai() as client:
             answer = client.chat.completions.create(**arguments)
@@ -79,7 +61,7 @@ class ChatCases:
     def test_many_choices(self, target: Target) -> None:
         target.needs(Capability.MANY_CHOICES)
         with target.openai() as client:
-            answer = client.chat.completions.create(**asking(target, n=2, temperature=1))
+            answer = client.chat.completions.create(**chat(target, n=2, temperature=1))
         assert [choice.index for choice in answer.choices] == [0, 1]
         assert answer.usage is not None
         assert answer.usage.completion_tokens == 2 * LENGTH
@@ -89,12 +71,12 @@ class ChatCases:
         options = {} if include_usage is None else {"stream_options": {"include_usage": include_usage}}
         with (
             target.openai() as client,
-            client.chat.completions.create(**asking(target, stream=True, **options)) as stream,
+            client.chat.completions.create(**chat(target, stream=True, **options)) as stream,
         ):
             check_chunks(list(stream), usage_asked=bool(include_usage))
 
     def test_stream_helper(self, target: Target) -> None:
-        with target.openai() as client, client.chat.completions.stream(**asking(target)) as stream:
+        with target.openai() as client, client.chat.completions.stream(**chat(target)) as stream:
             kinds = [event.type for event in stream]
             final = stream.current_completion_snapshot
         assert "content.delta" in kinds
@@ -105,13 +87,13 @@ class ChatCases:
         """Streams and plain answers side by side on one asynchronous client; none mixes with another."""
 
         async def plain(client: AsyncOpenAI) -> None:
-            answer = await client.chat.completions.create(**asking(target))
+            answer = await client.chat.completions.create(**chat(target))
             assert answer.usage is not None
             assert answer.usage.completion_tokens == LENGTH
 
         async def streamed(client: AsyncOpenAI) -> None:
             stream = await client.chat.completions.create(
-                **asking(target, stream=True, stream_options={"include_usage": True})
+                **chat(target, stream=True, stream_options={"include_usage": True})
             )
             async with stream:
                 check_chunks([chunk async for chunk in stream], usage_asked=True)
@@ -125,23 +107,23 @@ class ChatCases:
     def test_client_leaves_midway(self, target: Target) -> None:
         """Closing a long stream returns at once, and the same client goes on."""
         with target.openai() as client:
-            with client.chat.completions.create(**asking(target, LONG, stream=True)) as stream:
+            with client.chat.completions.create(**chat(target, LONG, stream=True)) as stream:
                 assert len([next(stream) for _ in range(3)]) == 3
-            assert client.chat.completions.create(**asking(target)).choices
+            assert client.chat.completions.create(**chat(target)).choices
 
     def test_async_client_leaves_midway(self, target: Target) -> None:
         async def leave() -> None:
             async with target.async_openai() as client:
-                async with await client.chat.completions.create(**asking(target, LONG, stream=True)) as stream:
+                async with await client.chat.completions.create(**chat(target, LONG, stream=True)) as stream:
                     async for _ in stream:
                         break
-                assert (await client.chat.completions.create(**asking(target))).choices
+                assert (await client.chat.completions.create(**chat(target))).choices
 
         asyncio.run(leave())
 
     def test_raw_response(self, target: Target) -> None:
         with target.openai() as client:
-            raw = client.chat.completions.with_raw_response.create(**asking(target))
+            raw = client.chat.completions.with_raw_response.create(**chat(target))
         assert raw.status_code == 200
         assert raw.headers["content-type"] == "application/json"
         assert raw.parse().choices
@@ -150,7 +132,7 @@ class ChatCases:
         target.needs(Capability.GATEWAY_HEADERS)
         with target.openai() as client:
             raw = client.chat.completions.with_raw_response.create(
-                **asking(target), extra_headers={"X-Request-Id": "from-the-client"}
+                **chat(target), extra_headers={"X-Request-Id": "from-the-client"}
             )
         assert raw.headers["x-request-id"] == raw.request_id == "from-the-client"
         assert raw.headers["x-gateway-replica"]
@@ -158,7 +140,7 @@ class ChatCases:
         assert float(raw.headers["x-gateway-queue-ms"]) >= 0
 
 
-class ChatErrorCases:
+class TestChatErrors:
     """Refusals arrive as the SDK's own exceptions, whether or not a stream was asked for."""
 
     @staticmethod
@@ -173,21 +155,21 @@ class ChatErrorCases:
     @pytest.mark.parametrize("stream", [False, True])
     def test_unknown_model(self, target: Target, stream: bool) -> None:
         with target.openai() as client:
-            error = self.refused(client, openai.NotFoundError, stream, asking(target, model="no-such-model"))
+            error = self.refused(client, openai.NotFoundError, stream, chat(target, model="no-such-model"))
         assert "no-such-model" in error.message
 
     @pytest.mark.parametrize("stream", [False, True])
     def test_bad_parameter(self, target: Target, stream: bool) -> None:
         with target.openai() as client:
-            self.refused(client, openai.BadRequestError, stream, asking(target, temperature=-3))
+            self.refused(client, openai.BadRequestError, stream, chat(target, 0))
 
     @pytest.mark.parametrize("stream", [False, True])
     def test_too_long_for_the_context(self, target: Target, stream: bool) -> None:
         with target.openai() as client:
-            self.refused(client, openai.BadRequestError, stream, asking(target, target.context_tokens + 1))
+            self.refused(client, openai.BadRequestError, stream, chat(target, target.context_tokens + 1))
 
     @pytest.mark.parametrize("stream", [False, True])
     def test_wrong_key(self, target: Target, stream: bool) -> None:
         target.needs(Capability.KEYS)
         with target.openai(api_key="sk-of-somebody-else") as client:
-            self.refused(client, openai.AuthenticationError, stream, asking(target))
+            self.refused(client, openai.AuthenticationError, stream, chat(target))
