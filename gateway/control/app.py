@@ -29,8 +29,8 @@ def create_control(
 ) -> ASGIApp:
     """The ASGI application for every path that is no model call.
 
-    ``metrics_page`` gives the text of ``/metrics`` in pieces (``telemetry.metrics.Metrics.page``). ``admin_key`` ``None``
-    closes what is the administrator's. ``cors_origins`` empty turns CORS off.
+    ``metrics_page`` gives the text of ``/metrics`` in pieces (``telemetry.metrics.Metrics.page``). Without an
+    ``admin_key`` nobody is administrator; without ``cors_origins`` CORS is off.
     """
     # No schema and no docs pages: they would show a stranger the administrator's paths.
     app = FastAPI(title="gateway", version=version, openapi_url=None, redirect_slashes=False)
