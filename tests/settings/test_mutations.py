@@ -20,7 +20,7 @@ NASTY = (
     '"\\UFFFFFFFF"', "'", "#", ".nan", "1e999", "0x", "0o9", "1:60", "2027-13-99", "2027-01-01T99:99:99", "!!int ",
     "!!float x", "!!bool x", "!!binary x", "!!set ", "!!timestamp x", "~", "\U0001f600", "9" * 5_000,
 )  # fmt: skip
-QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def ends_well(path: Path, raw: bytes) -> None:
