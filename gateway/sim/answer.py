@@ -28,6 +28,8 @@ _WIDE = (
 _WIDE_SHARE = 0.3  # of the question's characters: then the answer is Chinese
 _NATURAL_TOKENS = (60, 300)
 _THINKING_TOKENS = (20, 120)
+_DEPTH_MAX = 6
+_LENGTH_MAX = 10_000
 
 
 class Kind(Enum):
@@ -126,14 +128,17 @@ def compose(wish: Wish) -> Answer:
     return Answer(kept, finish, tool)
 
 
-def example(schema: Mapping[str, Any], root: Mapping[str, Any] | None = None) -> Any:
-    """A small value that fits a JSON schema (the common part of it: types, enums, objects, arrays, references)."""
-    root = schema if root is None else root
+def example(schema: Mapping[str, Any], root: Mapping[str, Any] | None = None, depth: int = 0) -> Any:
+    """A small value that fits a JSON schema (the common part of it: types, enums, objects, arrays, references).
+
+    Below ``_DEPTH_MAX`` optional things are left out, so that a schema that refers to itself comes to an end.
+    """
+    root, deep = schema if root is None else root, depth > _DEPTH_MAX
     if "$ref" in schema:
-        return example(_resolve(str(schema["$ref"]), root), root)
+        return {} if deep else example(_resolve(str(schema["$ref"]), root), root, depth + 1)
     for choice in ("anyOf", "oneOf", "allOf"):
         if schema.get(choice):
-            return example(schema[choice][0], root)
+            return example(schema[choice][-1 if deep else 0], root, depth + 1)
     if "const" in schema:
         return schema["const"]
     if schema.get("enum"):
@@ -141,13 +146,19 @@ def example(schema: Mapping[str, Any], root: Mapping[str, Any] | None = None) ->
     kind = schema.get("type", "object" if "properties" in schema else "string")
     kind = kind[0] if isinstance(kind, list) else kind
     if kind == "object":
-        return {name: example(part, root) for name, part in schema.get("properties", {}).items()}
+        wanted = schema.get("required", ()) if deep else schema.get("properties", ())
+        return {name: example(schema["properties"][name], root, depth + 1) for name in wanted}
     if kind == "array":
-        return [example(schema.get("items", {}), root)] * max(1, schema.get("minItems", 1))
+        length = min(_LENGTH_MAX, schema.get("minItems", 0 if deep else 1))
+        return [example(schema.get("items", {}), root, depth + 1) for _ in range(length)]
+    return _scalar(kind, schema)
+
+
+def _scalar(kind: object, schema: Mapping[str, Any]) -> Any:
     if kind == "string":
-        return "steady".ljust(schema.get("minLength", 0), ".")[: schema.get("maxLength")]
+        return "steady".ljust(min(_LENGTH_MAX, schema.get("minLength", 0)), ".")[: schema.get("maxLength")]
     lowest = schema.get("minimum", schema.get("exclusiveMinimum", 0) + 1)
-    return {"integer": lowest, "number": lowest, "boolean": True}.get(kind)
+    return {"integer": lowest, "number": lowest, "boolean": True}.get(str(kind))
 
 
 def _resolve(pointer: str, root: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -97,8 +97,9 @@ def _token_id(piece: str) -> int:
 
 
 def _token_text(token: int) -> str:
-    if token & _WIDE and token ^ _WIDE <= 0x10FFFF:
-        return chr(token ^ _WIDE)
+    wide = token ^ _WIDE
+    if 0x80 <= wide <= 0x10FFFF and not 0xD800 <= wide <= 0xDFFF:  # a surrogate is no character
+        return chr(wide)
     length, odd = divmod(token.bit_length() - 1, 7)
     if token < 1 or odd or not 1 <= length <= 4:
         return foreign((token,))
