@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -253,8 +253,7 @@ class ServingSpec:
     cors_origins: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaView:
+class ReplicaView(NamedTuple):
     """A replica as a policy sees it at one moment."""
 
     name: str
@@ -270,8 +269,7 @@ class ReplicaView:
         return self.cap - self.inflight
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(NamedTuple):
     """What routing must know of a call. ``completion_tokens`` is the client's own bound, 0 where it set none."""
 
     call_class: CallClass
@@ -282,11 +280,10 @@ class Need:
 
     def without(self, replica: str) -> Need:
         """The same need after ``replica`` was tried."""
-        return replace(self, excluded=self.excluded | {replica})
+        return self._replace(excluded=self.excluded | {replica})
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """The replica a policy chose, and why."""
 
     replica: str

@@ -21,6 +21,7 @@ WIDE_RANGE = (0.1, 4.0)
 CORRECTION_RANGE = (0.25, 4.0)
 SPREAD_RANGE = (0.05, 0.5)
 LEARNABLE_TOKENS_MIN = 32  # below this the template's fixed tokens outweigh the text
+SAMPLES_MAX = 20  # a key's ratio is a mean over about this many prompts
 
 
 class Weights(NamedTuple):
@@ -43,17 +44,18 @@ class Correction(NamedTuple):
 
 def raw_tokens(size: TextSize, weights: Weights) -> float:
     """Tokens of ``size`` without a key's correction."""
-    text = size.narrow * weights.narrow + size.wide * weights.wide
-    return text + size.messages * MESSAGE_TOKENS + size.images * IMAGE_TOKENS + size.tokens
+    narrow, wide, messages, images, tokens = size
+    text = narrow * weights.narrow + wide * weights.wide
+    return text + messages * MESSAGE_TOKENS + images * IMAGE_TOKENS + tokens
 
 
 def estimate(size: TextSize, weights: Weights, correction: Correction) -> Estimate:
     """Expected prompt tokens, with bounds of three mean errors on either side (at least 5 %, at most 50 %)."""
+    if size.narrow == size.wide == size.images == 0:  # the client counted
+        return Estimate(max(1, size.tokens), size.tokens, size.tokens + 1)
     tokens = raw_tokens(size, weights) * correction.ratio
     spread = _clamp(3.0 * weights.error, SPREAD_RANGE)
-    if size.narrow == size.wide == size.images == 0:
-        spread = 0.0  # the client counted
-    return Estimate(prompt=max(1, round(tokens)), low=int(tokens * (1 - spread)), high=int(tokens * (1 + spread)) + 1)
+    return Estimate(max(1, round(tokens)), int(tokens * (1 - spread)), int(tokens * (1 + spread)) + 1)
 
 
 def learnable(size: TextSize, actual_tokens: int) -> bool:
@@ -65,16 +67,14 @@ def learn(size: TextSize, actual_tokens: int, weights: Weights, correction: Corr
     """The state after the engine counted ``actual_tokens`` for ``size``."""
     if not learnable(size, actual_tokens):
         return weights, correction
-    before = raw_tokens(size, weights)
-    off = abs(before * correction.ratio - actual_tokens) / actual_tokens
-    learned = _least_squares(size, actual_tokens, weights)
-    samples = min(correction.samples + 1, 20)
-    ratio = correction.ratio + (actual_tokens / max(raw_tokens(size, learned), 1.0) - correction.ratio) / (samples + 1)
-    error = weights.error + 0.05 * (min(off, 1.0) - weights.error)
-    return learned._replace(error=error), Correction(_clamp(ratio, CORRECTION_RANGE), samples)
+    off = min(abs(raw_tokens(size, weights) * correction.ratio - actual_tokens) / actual_tokens, 1.0)
+    learned = _least_squares(size, actual_tokens, weights, weights.error + 0.05 * (off - weights.error))
+    samples = min(correction.samples + 1, SAMPLES_MAX)
+    miss = actual_tokens / max(raw_tokens(size, learned), 1.0) - correction.ratio
+    return learned, Correction(_clamp(correction.ratio + miss / (samples + 1), CORRECTION_RANGE), samples)
 
 
-def _least_squares(size: TextSize, actual: int, w: Weights) -> Weights:
+def _least_squares(size: TextSize, actual: int, w: Weights, error: float) -> Weights:
     """One step of recursive least squares, scaled so that each prompt counts by its relative error."""
     x_n, x_w = size.narrow / actual, size.wide / actual
     target = 1.0 - size.messages * MESSAGE_TOKENS / actual
@@ -85,14 +85,16 @@ def _least_squares(size: TextSize, actual: int, w: Weights) -> Weights:
     p_nn = _clamp((w.p_nn - gain * p_x_n * p_x_n) / FORGETTING, (0.0, 1.0))
     p_ww = _clamp((w.p_ww - gain * p_x_w * p_x_w) / FORGETTING, (0.0, 1.0))
     limit = sqrt(p_nn * p_ww)
-    return w._replace(
+    return Weights(
         narrow=_clamp(w.narrow + gain * p_x_n * miss, NARROW_RANGE),
         wide=_clamp(w.wide + gain * p_x_w * miss, WIDE_RANGE),
         p_nn=p_nn,
         p_nw=_clamp((w.p_nw - gain * p_x_n * p_x_w) / FORGETTING, (-limit, limit)),
         p_ww=p_ww,
+        error=error,
     )
 
 
 def _clamp(value: float, bounds: tuple[float, float]) -> float:
-    return min(max(value, bounds[0]), bounds[1])
+    low, high = bounds
+    return low if value < low else min(value, high)

@@ -16,8 +16,8 @@ from gateway.domain import CallClass, Choice, Estimate, Need, ReplicaView, Route
 class Tiers(NamedTuple):
     """Replicas that can hold a call, by how willingly they take it. ``forced`` marks natives that merely fit."""
 
-    native: tuple[ReplicaView, ...]
-    overflow: tuple[ReplicaView, ...]
+    native: Sequence[ReplicaView]
+    overflow: Sequence[ReplicaView]
     forced: bool
 
     def only(self, replicas: int) -> bool:
@@ -30,30 +30,32 @@ def classify(prompt: Estimate, spec: RoutingSpec) -> CallClass:
     return CallClass.LONG if prompt.prompt >= spec.long_tokens else CallClass.SHORT
 
 
-def holds(view: ReplicaView, prompt_tokens: int, completion_tokens: int) -> bool:
-    """Whether prompt and answer fit the replica's context (a prompt needs room for one token of answer)."""
-    return view.context_tokens is None or prompt_tokens + max(completion_tokens, 1) <= view.context_tokens
+def holds(view: ReplicaView, tokens: int) -> bool:
+    """Whether ``tokens`` of prompt and answer fit the replica's context (unknown: perhaps, so yes)."""
+    return view.context_tokens is None or tokens <= view.context_tokens
 
 
-def fitting(need: Need, views: Sequence[ReplicaView]) -> tuple[ReplicaView, ...]:
+def fitting(need: Need, views: Sequence[ReplicaView]) -> Sequence[ReplicaView]:
     """Replicas whose context holds the call.
 
     The prompt's size is an estimate. Its upper bound decides, so that a call is not sent where the engine would refuse
     it; where only the lower bound fits, the largest replicas get it and the engine, which counts exactly, judges.
     """
-    safe = tuple(view for view in views if holds(view, need.prompt.high, need.completion_tokens))
+    answer = max(need.completion_tokens, 1)  # a prompt needs room for one token
+    safe = [view for view in views if holds(view, need.prompt.high + answer)]
     if safe:
         return safe
-    possible = [view for view in views if holds(view, need.prompt.low, need.completion_tokens)]
+    possible = [view for view in views if holds(view, need.prompt.low + answer)]
     largest = max((view.context_tokens or 0 for view in possible), default=0)
-    return tuple(view for view in possible if (view.context_tokens or 0) == largest)
+    return [view for view in possible if (view.context_tokens or 0) == largest]
 
 
 def tiers(need: Need, views: Sequence[ReplicaView], spec: RoutingSpec) -> Tiers:
     """Sort the replicas that can hold ``need`` into tiers; both empty means never."""
-    fit = fitting(need, views)
-    native = tuple(view for view in fit if need.call_class in view.serves)
-    others = tuple(view for view in fit if need.call_class not in view.serves)
+    native: list[ReplicaView] = []
+    others: list[ReplicaView] = []
+    for view in fitting(need, views):
+        (native if need.call_class in view.serves else others).append(view)
     if not native:
         return Tiers(native=others, overflow=(), forced=bool(others))
     return Tiers(native=native, overflow=others if spec.overflow else (), forced=False)
@@ -73,7 +75,7 @@ def choose(need: Need, views: Sequence[ReplicaView], spec: RoutingSpec, turn: in
         if free:
             picked = _pick(free, spec, need.nonce, turn)
             return Choice(picked.name, reason(need, spec, overflowing=overflowing, only=tier.only(len(views))))
-    may_come_free = any(v.available and v.name not in need.excluded for v in tier.native + tier.overflow)
+    may_come_free = any(v.available and v.name not in need.excluded for v in (*tier.native, *tier.overflow))
     return Verdict.BUSY if may_come_free else Verdict.DOWN
 
 

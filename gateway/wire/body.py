@@ -183,8 +183,13 @@ def _model(fields: Mapping[str, msgspec.Raw]) -> str | None:
 
 
 def _max_tokens(fields: Mapping[str, msgspec.Raw], names: tuple[str, ...]) -> int | None:
-    values = (_value(fields, name) for name in names)
-    return max((value for value in values if type(value) is int and 0 < value <= _TOKENS_MAX), default=None)
+    largest = 0
+    for name in names:
+        if name in fields:
+            value = _value(fields, name)
+            if type(value) is int and largest < value <= _TOKENS_MAX:
+                largest = value
+    return largest or None
 
 
 def _size(body: bytes, fields: Mapping[str, msgspec.Raw], members: _Members) -> TextSize:
