@@ -71,12 +71,15 @@ class BodyReceiver(Protocol):
 
 
 class Response:
-    """Status and headers of a response whose body is about to flow: ``attach`` a receiver, or ``abort``."""
+    """Status and headers of a response whose body is about to flow: ``attach`` a receiver, or ``abort``.
+
+    Once the body is complete the connection may serve another: from then on nothing said here reaches it.
+    """
 
     __slots__ = ("_connection", "headers", "length", "status")
 
     def __init__(self, connection: UpstreamConnection, status: int, headers: Headers, length: int | None) -> None:
-        self._connection = connection
+        self._connection: UpstreamConnection | None = connection
         self.status = status
         self.headers = headers
         self.length = length
@@ -87,19 +90,27 @@ class Response:
 
     def attach(self, receiver: BodyReceiver) -> None:
         """Deliver the body, beginning with what has come already."""
-        self._connection.attach(receiver)
+        if self._connection is not None:
+            self._connection.attach(receiver)
 
     def pause(self) -> None:
         """Stop reading: the client is behind."""
-        self._connection.pause()
+        if self._connection is not None:
+            self._connection.pause()
 
     def resume(self) -> None:
         """Read on."""
-        self._connection.resume()
+        if self._connection is not None:
+            self._connection.resume()
 
     def abort(self) -> None:
         """Close the connection at once unless the body is complete; the engine stops generating."""
-        self._connection.abandon()
+        if self._connection is not None:
+            self._connection.abandon()
+
+    def let_go(self) -> None:
+        """The body is complete."""
+        self._connection = None
 
 
 class UpstreamConnection(asyncio.Protocol):
@@ -113,11 +124,13 @@ class UpstreamConnection(asyncio.Protocol):
         self.closed = False
         self.idle_since_s = 0.0
         self.served = 0
+        self._paused = False
         self._reset()
 
     def _reset(self) -> None:
         self._busy = False
         self._begun: asyncio.Future[Response] | None = None
+        self._response: Response | None = None
         self._receiver: BodyReceiver | None = None
         self._early: list[bytes] = []
         self._bytes_seen = False
@@ -126,7 +139,9 @@ class UpstreamConnection(asyncio.Protocol):
         self._head_bytes = 0
         self._status = 0
         self._until_close = False
+        self._keep = False
         self._complete = False
+        self._surplus = False
         self._fault: UpstreamFault | None = None
 
     # -- one request -----------------------------------------------------------------------------------------------
@@ -156,19 +171,20 @@ class UpstreamConnection(asyncio.Protocol):
         for data in early:
             receiver.on_data(data)
         if self._complete:
-            self._release()
-            receiver.on_end()
+            self._end()
         elif self._fault is not None:
             receiver.on_lost(self._fault)
 
     def pause(self) -> None:
         """Stop reading."""
         if self._transport is not None and not self.closed:
+            self._paused = True
             self._transport.pause_reading()
 
     def resume(self) -> None:
         """Read on."""
         if self._transport is not None and not self.closed:
+            self._paused = False
             self._transport.resume_reading()
 
     def abandon(self) -> None:
@@ -189,13 +205,23 @@ class UpstreamConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def _end(self) -> None:
+        """The whole message has come: tell the receiver, if there is one yet."""
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None and self._busy:
+            self._release()
+            receiver.on_end()
+
     def _release(self) -> None:
         """The message is over: keep the connection if it may be kept."""
-        keep = self._parser.should_keep_alive() and not self._until_close and not self.closed
         self._busy = False
-        if not keep:
+        if self._response is not None:
+            self._response.let_go()
+        if not self._keep or self._until_close or self._surplus or self.closed:
             self.abort()
             return
+        if self._paused:  # its last bytes came in one read with those that made the client fall behind
+            self.resume()
         self.served += 1
         self._on_idle(self)
 
@@ -217,7 +243,8 @@ class UpstreamConnection(asyncio.Protocol):
         if begun is None or begun.done():
             return
         length = next((int(v) for k, v in self._headers if k == b"content-length" and v.isdigit()), None)
-        begun.set_result(Response(self, self._status, self._headers, length))
+        self._response = Response(self, self._status, self._headers, length)
+        begun.set_result(self._response)
 
     # -- asyncio.Protocol ------------------------------------------------------------------------------------------
 
@@ -239,12 +266,12 @@ class UpstreamConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._fail(ProtocolBroken(f"not an HTTP/1.1 response: {type(error).__name__}"))
-            return
-        if self._complete and self._receiver is not None and self._busy:
-            receiver, self._receiver = self._receiver, None
-            self._release()
-            receiver.on_end()
+            if not self._complete:
+                self._fail(ProtocolBroken(f"not an HTTP/1.1 response: {type(error).__name__}"))
+                return
+            self._keep = False  # what follows a whole answer is none: the answer counts, the connection does not
+        if self._complete:
+            self._end()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End what was under way: a body without length ends here, anything else is cut short."""
@@ -254,10 +281,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self._head_done and self._until_close and exc is None:
             self._complete = True
             self._begin()
-            if self._receiver is not None:
-                receiver, self._receiver = self._receiver, None
-                self._busy = False
-                receiver.on_end()
+            self._end()
             return
         began = self._begun is not None and self._begun.done()
         if began:
@@ -270,13 +294,12 @@ class UpstreamConnection(asyncio.Protocol):
     # -- httptools -------------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        """A second message without a second request is surplus: this connection is not kept."""
-        if self._complete:
-            self._until_close = True
+        """A second message without a second request is surplus: it is dropped, and the connection not kept."""
+        self._surplus = self._complete
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Collect headers; trailers (after the head) are dropped, as every hop may."""
-        if self._head_done:
+        if self._head_done or self._surplus:
             return
         self._headers.append((name.lower(), value))
         if len(self._headers) > HEAD_COUNT_MAX:
@@ -284,6 +307,8 @@ class UpstreamConnection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """The head of a final response, or of a 1xx to be skipped."""
+        if self._surplus:
+            return
         self._status = self._parser.get_status_code()
         if self._status < 200:
             return
@@ -298,6 +323,8 @@ class UpstreamConnection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         """Body bytes, one chunk at a time."""
+        if self._surplus:
+            return
         if self._receiver is not None:
             self._receiver.on_data(body)
             return
@@ -306,8 +333,11 @@ class UpstreamConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """The end of a message; a 1xx is none."""
+        if self._surplus:
+            return
         if not self._head_done:
             self._headers = []
             return
         self._complete = True
+        self._keep = self._parser.should_keep_alive()  # only true to its word within this callback
         self._begin()

@@ -194,7 +194,8 @@ Script = Callable[[Peer], Awaitable[None]]
 class FakeServer:
     """A server that runs its script for every connection made to ``host``.
 
-    ``script`` may be replaced at any time; ``peers`` holds every connection so far. ``refuses`` fails connections with that error, ``connect_s`` is how long making one takes.
+    ``script`` may be replaced at any time; ``peers`` holds every connection so far. ``refuses`` fails connections with
+    that error, ``connect_s`` is how long making one takes.
     """
 
     def __init__(self, loop: VirtualLoop, host: str, script: Script) -> None:
@@ -223,6 +224,7 @@ class FakeServer:
         task = self._loop.create_task(self._run(transport.peer))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
+        await self._clock.sleep(0)  # the protocol knows its transport before anybody else does
         return transport
 
     def close(self) -> None:
