@@ -27,8 +27,9 @@ from gateway.proxy.exchange import Exchange
 from gateway.proxy.model import Model
 from gateway.proxy.pacer import Pacer
 from gateway.proxy.request import Request
+from gateway.proxy.stored import StoredResponses
 from gateway.proxy.tasks import Tasks
-from gateway.wire.endpoints import ROUTES
+from gateway.wire.endpoints import route_of
 from gateway.wire.headers import Headers, credentials, request_id
 
 logger = logging.getLogger(__name__)
@@ -66,6 +67,7 @@ class DataPath:
         self.tasks = Tasks()
         self.pacer = Pacer()
         self.exchanges: set[Exchange] = set()
+        self.stored = StoredResponses()
         self.models: dict[str, Model] = {}
         self.fronts: set[Connection] = set()
         self.serving = serving
@@ -96,8 +98,8 @@ class DataPath:
 
     def open(self, request: Request, downlink: Downlink) -> Exchange | None:
         """The exchange for ``request``, refused already or waiting for its body; ``None`` if it is no model call."""
-        route = ROUTES.get(request.path)
-        if route is None or request.method != b"POST":
+        route = route_of(request.method, request.path)
+        if route is None:
             return None
         nonce = (next(self._serial) * GOLDEN) & 0xFFFFFFFFFFFFFFFF
         name = request_id(request.header(b"x-request-id"), f"{nonce:016x}")

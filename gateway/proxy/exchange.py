@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from gateway.domain import CallClass, Endpoint, Estimate, Key, Need, Outcome
-from gateway.errors import GatewayError, InvalidKey, UpstreamCut, UpstreamError, UpstreamTimeout
+from gateway.errors import GatewayError, InvalidKey, NotFound, UpstreamCut, UpstreamError, UpstreamTimeout
 from gateway.policy import health, retry
 from gateway.policy.routing import classify
 from gateway.ports import Downlink
@@ -21,6 +21,7 @@ from gateway.proxy.gate import Grant
 from gateway.proxy.pool import Replica
 from gateway.proxy.record import record_of
 from gateway.proxy.request import Request
+from gateway.proxy.stored import Stored
 from gateway.wire.body import BodyFacts, parse, rewrite, rewrite_multipart
 from gateway.wire.endpoints import Route
 from gateway.wire.headers import Headers, forward_request_head
@@ -116,12 +117,16 @@ class Exchange:
                 await self.path.pacer.hold(self.request.client)
             raise self.refusal
         assert self.key is not None
+        if self.route.response_id is not None:
+            await self._serve_stored(self.route.response_id, body)
+            return
         content_type = self.request.header(b"content-type") or b""
         facts = self.facts = parse(self.route, body, content_type)
         model = self.model = self.path.resolve(facts.model, self.key)
         prompt = self.estimate = model.tokens.estimate(facts.size, self.key.id)
         self.call_class = classify(prompt, model.spec.routing)
-        need = Need(self.call_class, prompt, facts.max_tokens or 0, self.nonce)
+        elsewhere = self._elsewhere(model, facts.previous_response_id)
+        need = Need(self.call_class, prompt, facts.max_tokens or 0, self.nonce, elsewhere)
         strip = facts.stream and not facts.wants_usage and self.route.endpoint in USAGE_ON_REQUEST
         body = self._upstream_body(body, content_type, model.spec.upstream_name, include_usage=strip)
         model.deposit_retry()
@@ -130,9 +135,29 @@ class Exchange:
         while True:
             grant = self.grant = await self._enter(model, need, seq)
             with grant.permit:
-                if not await self._attempt(grant.permit.replica, model, body, strip=strip):
+                if not await self._attempt(grant.permit.replica, model, body, need, strip=strip):
                     return
             need = need.without(grant.permit.replica.spec.name)
+
+    async def _serve_stored(self, response_id: str, body: bytes) -> None:
+        """Pass a question about a stored response to the replica that has it."""
+        assert self.key is not None
+        stored = self.path.stored.find(response_id, self.key.team.name)
+        model = self.model = self.path.models.get(stored.model) if stored is not None else None
+        if model is None:
+            raise NotFound(f"No response '{response_id[:100]}' of yours is known here.", param="response_id")
+        need = Need(CallClass.SHORT, Estimate(0, 0, 0), 0, self.nonce, self._elsewhere(model, response_id))
+        grant = self.grant = model.gate.borrow(need)
+        with grant.permit:
+            await self._attempt(grant.permit.replica, model, body, need, strip=False)
+
+    def _elsewhere(self, model: Model, response_id: str | None) -> frozenset[str]:
+        """Replicas that cannot take a call which goes on from a stored response: all but the one that has it."""
+        assert self.key is not None
+        stored = self.path.stored.find(response_id, self.key.team.name)
+        if stored is None or stored.replica not in model.pool.replicas:
+            return frozenset()
+        return frozenset(model.pool.replicas) - {stored.replica}
 
     def _upstream_body(self, body: bytes, content_type: bytes, upstream_name: str, *, include_usage: bool) -> bytes:
         """The client's own bytes, patched only for the model's name and ``stream_options``."""
@@ -157,21 +182,21 @@ class Exchange:
 
     # -- one attempt -----------------------------------------------------------------------------------------------
 
-    async def _attempt(self, replica: Replica, model: Model, body: bytes, *, strip: bool) -> bool:
+    async def _attempt(self, replica: Replica, model: Model, body: bytes, need: Need, *, strip: bool) -> bool:
         """Send to ``replica`` and relay its answer; ``True`` if another replica is to be tried instead."""
         self.attempts += 1
         failed: bool | None = None  # whether the replica was at fault; None: the attempt told nothing
         try:
             response = await self._send(replica, body)
             failed = health.counts_as_failure(response.status)
-            if retry.retryable(response.status) and self._may_retry(replica, model, str(response.status)):
+            if retry.retryable(response.status) and self._may_retry(replica, model, need, str(response.status)):
                 response.abort()
                 return True
             await self.answer.relay(response, strip_usage=strip)
             self._conclude()
         except UpstreamFault as fault:
             failed = True
-            if fault.retryable and self._may_retry(replica, model, "connection"):
+            if fault.retryable and self._may_retry(replica, model, need, "connection"):
                 return True
             raise UpstreamError(f"Replica '{replica.spec.name}' failed: {fault}.", retry_after_s=1.0) from fault
         except BaseException as error:
@@ -197,9 +222,10 @@ class Exchange:
         self._sent_s = self.path.clock.monotonic()
         return await replica.upstream.send((head, body))
 
-    def _may_retry(self, replica: Replica, model: Model, why: str) -> bool:
+    def _may_retry(self, replica: Replica, model: Model, need: Need, why: str) -> bool:
         """Whether another replica could take the call, and attempts and budget allow it; takes from the budget."""
-        others = any(other.available for other in model.pool if other is not replica)
+        tried = need.without(replica.spec.name).excluded
+        others = any(other.available for other in model.pool if other.spec.name not in tried)
         if not others or not model.take_retry(self.attempts):
             return False
         self.path.events.retried(why)
@@ -286,10 +312,14 @@ class Exchange:
         return own + self.path.cors_headers(self.request)
 
     def _settle(self) -> None:
-        """Write the one record, and teach the estimator what the engine counted."""
+        """Write the one record, teach the estimator what the engine counted, remember where a response is stored."""
         record = record_of(self, self.path.clock)
         if self.model is not None and self.facts is not None and record.usage.prompt and not record.estimated:
             self.model.tokens.learn(self.facts.size, record.usage.prompt, record.key)
+        if self.route.endpoint is Endpoint.RESPONSES and self.answer.watcher is not None:
+            response_id = self.answer.watcher.response_id
+            if response_id is not None and record.replica:
+                self.path.stored.put(response_id, Stored(record.team, record.model, record.replica))
         self.path.records.write(record)
 
 

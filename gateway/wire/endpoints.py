@@ -11,11 +11,15 @@ from gateway.domain import Endpoint
 
 
 class Route(NamedTuple):
-    """What a path means. ``takes_permit`` is False where no GPU works; ``multipart`` where bodies are form uploads."""
+    """What a path means. ``takes_permit`` is False where no GPU works; ``multipart`` where bodies are form uploads.
+
+    ``response_id`` is set where the path names a response that some replica stored.
+    """
 
     endpoint: Endpoint
     takes_permit: bool = True
     multipart: bool = False
+    response_id: str | None = None
 
 
 ROUTES: Final[Mapping[bytes, Route]] = MappingProxyType(
@@ -40,6 +44,20 @@ ROUTES: Final[Mapping[bytes, Route]] = MappingProxyType(
     }
 )
 """POST routes by exact raw path (no query)."""
+
+_STORED = re.compile(rb"/v1/responses/([A-Za-z0-9_.-]{1,256})(/cancel)?")
+
+
+def route_of(method: bytes, raw_path: bytes) -> Route | None:
+    """The model call that ``method`` on ``raw_path`` is, ``None`` if it is none."""
+    route = ROUTES.get(raw_path) if method == b"POST" else None
+    if route is not None or not raw_path.startswith(b"/v1/responses/"):
+        return route
+    stored = _STORED.fullmatch(raw_path)
+    if stored is None or method != (b"POST" if stored[2] else b"GET"):
+        return None
+    return Route(Endpoint.RESPONSES, takes_permit=False, response_id=stored[1].decode("ascii"))
+
 
 _SUSPECT = re.compile(rb"//|(?:^|/)\.{1,2}(?:/|$)|[^\x21-\x7e]|[%\\]")
 
