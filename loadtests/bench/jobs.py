@@ -10,7 +10,7 @@ from collections import Counter
 import msgspec
 
 from loadtests.bench.connections import CallLoad, StreamConnection, open_stream
-from loadtests.bench.measure import ProcessGroup, percentile
+from loadtests.bench.measure import ProcessGroup, machine_busy_s, percentile
 from loadtests.bench.wire import CHAT_PATH, Wanted, await_cuts, chat_body, request_bytes
 
 _GRACE_S = 5.0
@@ -76,26 +76,30 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class _Spent:
-    """CPU time over a window, of the target and (to see whether they were the limit) of client and stand-in."""
+    """CPU time over a window: of the target, of client and stand-in (to see whether they were the limit), and of
+    everything else (to see whether the machine was quiet)."""
 
     def __init__(self, job: Job) -> None:
         self._target = ProcessGroup(job.pgid) if job.pgid else None
         self._upstream = ProcessGroup(job.upstream_pgid) if job.upstream_pgid else None
-        self.target_s = self.wall_s = self.load_s = 0.0
+        self.target_s = self.wall_s = self.load_s = self.others_s = 0.0
 
-    def _now(self) -> tuple[float, float, float]:
-        upstream_s = self._upstream.cpu_s() if self._upstream else 0.0
-        return self._target.cpu_s() if self._target else 0.0, time.monotonic(), upstream_s + time.process_time()
+    def _now(self) -> tuple[float, float, float, float]:
+        target_s = self._target.cpu_s() if self._target else 0.0
+        load_s = time.process_time() + (self._upstream.cpu_s() if self._upstream else 0.0)
+        return time.monotonic(), target_s, load_s, machine_busy_s() - target_s - load_s
 
     async def window(self, seconds: float) -> None:
         """Let ``seconds`` pass and note what was spent in them."""
         before = self._now()
         await asyncio.sleep(seconds)
-        self.target_s, self.wall_s, self.load_s = (b - a for a, b in zip(before, self._now(), strict=True))
+        spent = (b - a for a, b in zip(before, self._now(), strict=True))
+        self.wall_s, self.target_s, self.load_s, self.others_s = spent
 
     def figures(self, units: int, unit: str) -> dict[str, float]:
-        """CPU per ``unit`` and how busy target and load were (shares of one core)."""
+        """CPU per ``unit`` and how busy target, load and others were (in cores)."""
         found = {f"{unit}s_per_s": units / self.wall_s, "load_busy": self.load_s / self.wall_s}
+        found["others_busy"] = max(0.0, self.others_s / self.wall_s)
         if self._target and units:
             found |= {f"cpu_us_per_{unit}": self.target_s / units * 1e6, "target_busy": self.target_s / self.wall_s}
         return found

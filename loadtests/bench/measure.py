@@ -53,6 +53,14 @@ class ProcessGroup:
         return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Rss:")), 0)
 
 
+def machine_busy_s() -> float:
+    """CPU time that all processes, interrupts and the hypervisor took of this machine so far, in seconds."""
+    user, nice, system, _idle, _iowait, irq, softirq, steal = (
+        int(ticks) for ticks in (_PROC / "stat").read_text().partition("\n")[0].split()[1:9]
+    )
+    return (user + nice + system + irq + softirq + steal) / _TICKS_PER_S
+
+
 def percentile(ordered: Sequence[float], share: float) -> float:
     """The value below which ``share`` (0–1) of the samples lie; ``ordered`` is sorted and not empty."""
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

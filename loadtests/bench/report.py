@@ -18,6 +18,7 @@ from loadtests.bench.targets import Target
 
 _NOTHING = "–"
 _FAILED = "†"
+_QUIET_CORES = 0.1  # a tick here and there, and what runs in the background of any machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,10 @@ def notes(bench: Bench) -> list[str]:
         for reason, count in m.failures.items():
             totals[m.case, m.target, reason] = totals.get((m.case, m.target, reason), 0) + count
     found += [f"{_FAILED} {case}, {target}: {count} × {reason}" for (case, target, reason), count in totals.items()]
+    others = [m.figures["others_busy"] for m in bench.measured if "others_busy" in m.figures]
+    if others and (most := max(others)) > _QUIET_CORES:
+        usual = f"{median(others):.2f} cores at the median, {most:.2f} at most"
+        found.append(f"the machine was not quiet: other processes used {usual}; run it again on an idle one")
     return found
 
 
