@@ -6,8 +6,11 @@ through uvicorn's own request cycle. Rules kept here
     is complete, so a slow upload holds no permit, no place and no task.
     A request is refused, and its connection closed, when two readers could disagree about it: conflicting lengths,
     other codings than ``chunked``, a missing or second ``Host``, a path with more than one reading.
-    Answers go out in the order of the requests; a pipelined one starts when those before it are over.
-    Reading is never paused while a call runs: that would hide the client's leaving.
+    An ``Upgrade`` is ignored and the request served as what it also is, plain HTTP/1.1 (RFC 9110 7.8).
+    Answers go out in the order of the requests; a pipelined one starts when those before it are over and the client
+    has read them, so that a client that never reads cannot pile up answers.
+    Reading is never paused while a call runs: that would hide the client's leaving. A client that closes its sending
+    side is taken to have left, for a closed connection looks the same.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import asyncio
 from collections import deque
 from enum import Enum, auto
 from typing import Any, cast
-from urllib.parse import unquote, unquote_to_bytes
+from urllib.parse import unquote
 
 import httptools
 from uvicorn.config import Config
@@ -26,16 +29,15 @@ from uvicorn.server import ServerState
 from gateway.errors import GatewayError, HeadersTooLarge, InvalidRequest, NotFound, RequestTimeout
 from gateway.proxy.datapath import DataPath
 from gateway.proxy.downlink import HttpDownlink
-from gateway.proxy.request import Request
+from gateway.proxy.request import Request, is_clean, objection, origin_form
 from gateway.proxy.turn import ControlTurn, ModelTurn, RefusedTurn, Turn
-from gateway.wire.endpoints import is_clean_path
 from gateway.wire.headers import Headers
 
 PIPELINE_MAX = 8
 WRITE_HIGH_WATER = 131_072
 EARLY_BYTES_MAX = 65_536  # a refused body up to this size is read, so that the connection can be kept
 LINGER_S = 2.0
-MODELS_PREFIX = b"/v1/models/"
+CLOSE_S = 10.0  # a closing connection may take this long without a byte of its last answer being read
 
 
 class Phase(Enum):
@@ -45,7 +47,9 @@ class Phase(Enum):
     HEAD = auto()
     BODY = auto()
     ANSWER = auto()
+    FLUSH = auto()  # a request is complete, but the client has not read the answers before it
     LINGER = auto()  # refused: what still comes is dropped until the client has read the answer
+    CLOSING = auto()  # the last bytes of the last answer are on their way
 
 
 class Front(asyncio.Protocol):
@@ -80,7 +84,9 @@ class Front(asyncio.Protocol):
         self._url = b""
         self._headers: Headers = []
         self._head_bytes = 0  # of the parsed lines
-        self._head_raw_bytes = 0  # of the reads that did not complete it
+        self._quiet_bytes = 0  # read since anything was complete: of a head, chunk extensions, trailers
+        self._progress = False  # whether the read being parsed completed anything
+        self._unsent_bytes = 0  # of a closing connection, when last looked at
 
     # -- asyncio.Protocol ------------------------------------------------------------------------------------------
 
@@ -113,17 +119,31 @@ class Front(asyncio.Protocol):
             self._enter(Phase.HEAD)
         elif self.phase is Phase.BODY:
             self.since_s = self.path.clock.monotonic()
+        self._progress = False
         try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._last = True  # upgrades are not offered: the request was answered as plain HTTP, nothing follows
+            self._parse(data)
         except httptools.HttpParserError:
             self._refuse(self._fault or InvalidRequest("This is no valid HTTP/1.1 request."))
             return
-        if self._in_head:
-            self._head_raw_bytes += len(data)
-            if self._head_raw_bytes > self.path.serving.header_bytes_max:
-                self._refuse(self._too_large())
+        self._quiet_bytes = 0 if self._progress else self._quiet_bytes + len(data)
+        if self._quiet_bytes > self.path.serving.header_bytes_max:
+            self._refuse(self._too_large())
+
+    def _parse(self, data: bytes) -> None:
+        """Feed the parser. It stops after a head with an upgrade: one without goes in, and what followed."""
+        while True:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                kept = [b"%b: %b\r\n" % pair for pair in self._headers if pair[0] != b"upgrade"]
+                start = b"%b %b HTTP/%b\r\n" % (
+                    self.parser.get_method(),
+                    self._url,
+                    self.parser.get_http_version().encode(),
+                )
+                data = b"".join((start, *kept, b"\r\n", data[upgrade.args[0] :]))
+                self.parser = httptools.HttpRequestParser(self)
 
     def pause_writing(self) -> None:
         """The client is behind."""
@@ -138,6 +158,8 @@ class Front(asyncio.Protocol):
         self.flow.resume_writing()
         if self._turns:
             self._turns[0].resume()
+        if self.phase is Phase.FLUSH:
+            self._answer(self._turns[0])
 
     def shutdown(self) -> None:
         """uvicorn is closing: end after the answers under way."""
@@ -150,13 +172,13 @@ class Front(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """A new request, perhaps a pipelined one."""
-        if self._last or len(self._turns) >= PIPELINE_MAX:
+        if len(self._turns) >= PIPELINE_MAX:
             self._fault = InvalidRequest("Too many requests were sent before their answers.")
             raise self._fault
         self._in_head = True
         self._url = b""
         self._headers = []
-        self._head_bytes = self._head_raw_bytes = 0
+        self._head_bytes = 0
         if not self._turns:
             self._enter(Phase.HEAD)
 
@@ -177,11 +199,22 @@ class Front(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """Decide what the request is, before its body."""
+        if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
+            return  # it comes again without
         self._in_head = False
+        self._progress = True
         version = self.parser.get_http_version()
         keep = self.parser.should_keep_alive() and not self._last
-        request = self._request()
-        self._fault = self._objection(request, version)
+        target = origin_form(self._url)
+        request = Request(
+            self.parser.get_method(),
+            target,
+            target.partition(b"?")[0],
+            self._headers,
+            self.client,
+            self.path.clock.monotonic(),
+        )
+        self._fault = objection(request, version)
         if self._fault is not None:
             raise self._fault
         assert self.transport is not None
@@ -193,13 +226,16 @@ class Front(asyncio.Protocol):
         self._receiving = turn
         if len(self._turns) == 1:
             self._enter(Phase.BODY)
-        if turn.refused and self._body_is_large(request):
+        expects = version == "1.1" and (request.header(b"expect") or b"").lower() == b"100-continue"
+        if turn.refused and (expects or (request.body_bytes is None or request.body_bytes > EARLY_BYTES_MAX)):
             self._refuse_early(turn)
-        elif request.header(b"expect") is not None and version == "1.1":
-            turn.expect_continue()
+        elif expects:
+            turn.expects = True
+            self._welcome(turn)
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
+        self._progress = True
         turn = self._receiving
         if turn is not None and not turn.body(body):
             self._refuse_early(turn)
@@ -209,53 +245,18 @@ class Front(asyncio.Protocol):
         turn, self._receiving = self._receiving, None
         if turn is None:
             return
-        if self._turns and self._turns[0] is turn:
-            self.phase = Phase.ANSWER
-            turn.begin()
-        else:
-            turn.waits = True
+        self._progress = True
+        self._complete(turn)
 
     # -- decisions -------------------------------------------------------------------------------------------------
 
-    def _request(self) -> Request:
-        target = self._url
-        if not target.startswith(b"/") and b"://" in target:  # absolute form (RFC 9112 3.2.2)
-            target = b"/" + target.partition(b"://")[2].partition(b"/")[2]
-        return Request(
-            self.parser.get_method(),
-            target,
-            target.partition(b"?")[0],
-            self._headers,
-            self.client,
-            self.path.clock.monotonic(),
-        )
-
-    def _objection(self, request: Request, version: str) -> GatewayError | None:
-        """Why two readers could disagree about this head, if they could."""
-        hosts = 0
-        for name, value in request.headers:
-            if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
-                return InvalidRequest("The only transfer coding understood is 'chunked'.")
-            if name == b"host":
-                hosts += 1
-        if hosts > 1 or (hosts == 0 and version == "1.1"):
-            return InvalidRequest("A request needs exactly one Host header.")
-        return None
-
     def _turn_for(self, request: Request, downlink: HttpDownlink, version: str) -> Turn:
-        if not _is_clean(request):
-            return RefusedTurn(NotFound("No such path."), downlink)
+        if not is_clean(request):
+            return RefusedTurn(NotFound("No such path."), downlink, bodyless=request.method == b"HEAD")
         exchange = self.path.open(request, downlink)
         if exchange is not None:
             return ModelTurn(exchange, downlink, self.path.serving.body_bytes_max, self.transport)
         return ControlTurn(self, request, version, unquote(request.path.decode("latin-1")), downlink)
-
-    @staticmethod
-    def _body_is_large(request: Request) -> bool:
-        length = request.header(b"content-length")
-        if length is not None:
-            return int(length) > EARLY_BYTES_MAX
-        return request.header(b"transfer-encoding") is not None
 
     # -- ends ------------------------------------------------------------------------------------------------------
 
@@ -266,37 +267,58 @@ class Front(asyncio.Protocol):
         self._turns.popleft()
         self.served += 1
         self.state.total_requests += 1
-        if not keep or self._last or self.transport is None or self.transport.is_closing():
+        if not keep or self.transport is None or self.transport.is_closing() or (self._last and not self._turns):
             if self._unread:
                 self._linger()
             else:
                 self._close()
-            return
-        if self._turns:
-            following = self._turns[0]
-            self._enter(Phase.ANSWER if following.waits else Phase.BODY)
-            if following.waits:
-                following.begin()
-        else:
+        elif not self._turns:
             self._enter(Phase.HEAD if self._in_head else Phase.IDLE)
+        elif self._turns[0].waits:
+            self._answer(self._turns[0])
+        else:
+            self._enter(Phase.BODY)
+            self._welcome(self._turns[0])
+
+    def _welcome(self, turn: Turn) -> None:
+        """Send the word a client waits for before it sends the body, once it cannot meet an earlier answer."""
+        if turn.expects and self._turns[0] is turn:
+            turn.expects = False
+            turn.expect_continue()
+
+    def _complete(self, turn: Turn) -> None:
+        """Nothing more will be read of this request: it is answered when its turn comes."""
+        turn.waits = True
+        if self._turns and self._turns[0] is turn:
+            self._answer(turn)
+
+    def _answer(self, turn: Turn) -> None:
+        """It is its turn, as soon as the client has read what came before."""
+        assert self.flow is not None
+        if self.flow.write_paused:
+            self._enter(Phase.FLUSH)
+        else:
+            self._enter(Phase.ANSWER)
+            turn.begin()
 
     def _refuse_early(self, turn: Turn) -> None:
         """Answer before the body has come, and read no more."""
         self._receiving = None
         self._last = self._unread = True
         turn.last()
-        if self._turns and self._turns[0] is turn:
-            turn.begin()
-        else:
-            turn.waits = True
+        self._complete(turn)
 
     def _refuse(self, error: GatewayError) -> None:
         """Answer what is no request, and close."""
-        self.path.events.rejected(error.code)
-        if self.transport is None or self.transport.is_closing():
+        if self._last or self.transport is None or self.transport.is_closing():
             return
+        self.path.events.rejected(error.code)
+        if self._receiving is not None:
+            self._receiving.refuse(error)
+            self._refuse_early(self._receiving)
+            return
+        self._last = True
         if self._turns:  # an answer is under way: nothing can be said in between
-            self._last = True
             for turn in self._turns:
                 turn.last()
             return
@@ -329,8 +351,19 @@ class Front(asyncio.Protocol):
                 self.transport.write_eof()
 
     def _close(self) -> None:
+        """Close once everything is sent, which a client that does not read must not delay for ever."""
         if self.transport is not None:
+            self._enter(Phase.CLOSING)
+            self._unsent_bytes = self.transport.get_write_buffer_size()
             self.transport.close()
+
+    def _abort_if_stuck(self, now: float) -> None:
+        assert self.transport is not None
+        unsent_bytes = self.transport.get_write_buffer_size()
+        if unsent_bytes < self._unsent_bytes:
+            self._unsent_bytes, self.since_s = unsent_bytes, now
+        elif now - self.since_s > CLOSE_S:
+            self.transport.abort()
 
     def tick(self, now: float) -> None:
         """Close what is overdue; called by the data path's sweep."""
@@ -344,6 +377,10 @@ class Front(asyncio.Protocol):
                 self._refuse_slow_body()
             case Phase.LINGER if age > LINGER_S:
                 self._close()
+            case Phase.FLUSH if age > serving.idle_s:
+                self._close()
+            case Phase.CLOSING:
+                self._abort_if_stuck(now)
             case _:
                 pass
 
@@ -353,11 +390,3 @@ class Front(asyncio.Protocol):
             seconds = self.path.serving.body_read_s
             turn.refuse(RequestTimeout(f"Nothing more of the request's body came for {seconds:g} s."))
             self._refuse_early(turn)
-
-
-def _is_clean(request: Request) -> bool:
-    """Whether the path has one reading. Model names may hold an encoded slash, so their path is judged decoded."""
-    path = request.path
-    if path.startswith(MODELS_PREFIX):
-        path = unquote_to_bytes(path)
-    return is_clean_path(path) or (path == b"*" and request.method == b"OPTIONS")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, RequestTooLarge
 from gateway.proxy.downlink import HttpDownlink
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.request import Request
@@ -24,9 +24,14 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Turn(Protocol):
-    """A request in its place on the connection. ``waits``: complete, but not yet its turn."""
+    """A request in its place on the connection.
+
+    ``waits``: complete, but perhaps not yet its turn. ``expects``: the client waits for a word before it sends its
+    body.
+    """
 
     waits: bool
+    expects: bool
 
     @property
     def refused(self) -> bool:
@@ -34,7 +39,7 @@ class Turn(Protocol):
         ...
 
     def expect_continue(self) -> None:
-        """The client waits for a word before it sends the body."""
+        """Say that the body is welcome."""
         ...
 
     def body(self, data: bytes) -> bool:
@@ -72,7 +77,7 @@ class ModelTurn:
     def __init__(
         self, exchange: Exchange, downlink: HttpDownlink, body_bytes_max: int, transport: asyncio.Transport | None
     ) -> None:
-        self.waits = False
+        self.waits = self.expects = False
         self._exchange = exchange
         self._downlink = downlink
         self._transport = transport
@@ -87,7 +92,7 @@ class ModelTurn:
 
     def expect_continue(self) -> None:
         """Say that the body is welcome."""
-        if not self.refused and self._transport is not None:
+        if self._transport is not None:
             self._transport.write(CONTINUE)
 
     def body(self, data: bytes) -> bool:
@@ -136,11 +141,12 @@ class ModelTurn:
 class RefusedTurn:
     """A request that is none of the gateway's."""
 
-    def __init__(self, error: GatewayError, downlink: HttpDownlink) -> None:
-        self.waits = False
+    def __init__(self, error: GatewayError, downlink: HttpDownlink, *, bodyless: bool = False) -> None:
+        self.waits = self.expects = False
         self.refused = True
         self._error = error
         self._downlink = downlink
+        self._bodyless = bodyless  # an answer to HEAD
 
     def expect_continue(self) -> None:
         """Nothing is expected."""
@@ -155,7 +161,8 @@ class RefusedTurn:
         body = render_error(self._error, None)
         headers = [(b"content-type", b"application/json"), (b"x-gateway-reason", self._error.code.encode())]
         self._downlink.start(self._error.status, headers, len(body))
-        self._downlink.write(body)
+        if not self._bodyless:
+            self._downlink.write(body)
         self._downlink.finish()
 
     def refuse(self, error: GatewayError) -> None:
@@ -183,7 +190,7 @@ class ControlTurn:
     def __init__(self, front: Front, request: Request, version: str, path: str, downlink: HttpDownlink) -> None:
         assert front.transport is not None
         assert front.flow is not None
-        self.waits = False
+        self.waits = self.expects = False
         self._front = front
         self._left = CONTROL_BODY_BYTES_MAX
         self._refusal: RefusedTurn | None = None
@@ -217,7 +224,7 @@ class ControlTurn:
         """Keep a piece of the body, up to a bound that no request to control needs."""
         self._left -= len(data)
         if self._left < 0:
-            self.refuse(self._front.path.too_large())
+            self.refuse(RequestTooLarge(f"The body is larger than {CONTROL_BODY_BYTES_MAX:,} bytes, and no model's."))
             return False
         self._cycle.body += data
         return True
