@@ -90,7 +90,7 @@ class DataPath:
                 model.apply(spec)
             self.models[spec.name] = model
         for gone in before.values():
-            gone.close()
+            gone.close(_no_model(gone.spec.name))
         self._names = {name: m for m in self.models.values() for name in (m.spec.name, *m.spec.aliases)}
         self.serving = serving
 
@@ -137,7 +137,7 @@ class DataPath:
             raise InvalidRequest("The request names no 'model'.", param="model")
         model = self._names.get(name)
         if model is None or not key.team.may_use(model.spec.name):
-            raise ModelNotFound(f"The model '{name[:200]}' does not exist or is not available to you.", param="model")
+            raise _no_model(name)
         return model
 
     def cors_headers(self, request: Request) -> Headers:
@@ -188,7 +188,7 @@ class DataPath:
     async def close(self) -> None:
         """End every task and connection."""
         for model in self.models.values():
-            model.close()
+            model.close(Draining("The gateway is shutting down; another one will answer.", retry_after_s=5.0))
         await self.tasks.close()
 
     # -- Fleet -----------------------------------------------------------------------------------------------------
@@ -219,3 +219,7 @@ class DataPath:
         return [
             (name, model.context_tokens) for name, model in self._names.items() if key.team.may_use(model.spec.name)
         ]
+
+
+def _no_model(name: str) -> ModelNotFound:
+    return ModelNotFound(f"The model '{name[:200]}' does not exist or is not available to you.", param="model")

@@ -18,7 +18,7 @@ from gateway.ports import Downlink
 from gateway.proxy.answer import Answer
 from gateway.proxy.connection import Response, UpstreamFault
 from gateway.proxy.gate import Grant
-from gateway.proxy.pool import Replica
+from gateway.proxy.pool import Permit, Replica
 from gateway.proxy.record import record_of
 from gateway.proxy.request import Request
 from gateway.proxy.stored import Stored
@@ -135,9 +135,9 @@ class Exchange:
         while True:
             grant = self.grant = await self._enter(model, need, seq)
             with grant.permit:
-                if not await self._attempt(grant.permit.replica, model, body, need, strip=strip):
+                need = need.without(grant.permit.replica.spec.name)
+                if not await self._attempt(grant.permit, model, need, body, strip=strip):
                     return
-            need = need.without(grant.permit.replica.spec.name)
 
     async def _serve_stored(self, response_id: str, body: bytes) -> None:
         """Pass a question about a stored response to the replica that has it."""
@@ -148,8 +148,9 @@ class Exchange:
             raise NotFound(f"No response '{response_id[:100]}' of yours is known here.", param="response_id")
         need = Need(CallClass.SHORT, Estimate(0, 0, 0), 0, self.nonce, self._elsewhere(model, response_id))
         grant = self.grant = model.gate.borrow(need)
+        nowhere = need._replace(excluded=frozenset(model.pool.replicas))
         with grant.permit:
-            await self._attempt(grant.permit.replica, model, body, need, strip=False)
+            await self._attempt(grant.permit, model, nowhere, body, strip=False)
 
     def _elsewhere(self, model: Model, response_id: str | None) -> frozenset[str]:
         """Replicas that cannot take a call which goes on from a stored response: all but the one that has it."""
@@ -182,21 +183,24 @@ class Exchange:
 
     # -- one attempt -----------------------------------------------------------------------------------------------
 
-    async def _attempt(self, replica: Replica, model: Model, body: bytes, need: Need, *, strip: bool) -> bool:
-        """Send to ``replica`` and relay its answer; ``True`` if another replica is to be tried instead."""
+    async def _attempt(self, permit: Permit, model: Model, need: Need, body: bytes, *, strip: bool) -> bool:
+        """Send to the permit's replica and relay its answer; ``True`` if ``need`` is to be tried elsewhere instead."""
+        replica = permit.replica
         self.attempts += 1
         failed: bool | None = None  # whether the replica was at fault; None: the attempt told nothing
         try:
             response = await self._send(replica, body)
             failed = health.counts_as_failure(response.status)
-            if retry.retryable(response.status) and self._may_retry(replica, model, need, str(response.status)):
+            if not failed:
+                permit.answered()
+            if retry.retryable(response.status) and self._may_retry(model, need, str(response.status)):
                 response.abort()
                 return True
             await self.answer.relay(response, strip_usage=strip)
             self._conclude()
         except UpstreamFault as fault:
             failed = True
-            if fault.retryable and self._may_retry(replica, model, need, "connection"):
+            if fault.retryable and self._may_retry(model, need, "connection"):
                 return True
             raise UpstreamError(f"Replica '{replica.spec.name}' failed: {fault}.", retry_after_s=1.0) from fault
         except BaseException as error:
@@ -205,7 +209,8 @@ class Exchange:
             raise
         finally:
             self._sent_s = None
-            replica.told(failed)
+            if failed is not None:
+                permit.told(failed=failed)
         return False
 
     async def _send(self, replica: Replica, body: bytes) -> Response:
@@ -222,11 +227,9 @@ class Exchange:
         self._sent_s = self.path.clock.monotonic()
         return await replica.upstream.send((head, body))
 
-    def _may_retry(self, replica: Replica, model: Model, need: Need, why: str) -> bool:
+    def _may_retry(self, model: Model, need: Need, why: str) -> bool:
         """Whether another replica could take the call, and attempts and budget allow it; takes from the budget."""
-        tried = need.without(replica.spec.name).excluded
-        others = any(other.available for other in model.pool if other.spec.name not in tried)
-        if not others or not model.take_retry(self.attempts):
+        if not model.gate.could_take(need, light=not self.route.takes_permit) or not model.take_retry(self.attempts):
             return False
         self.path.events.retried(why)
         return True

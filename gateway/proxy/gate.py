@@ -14,8 +14,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from itertools import count
 
-from gateway.domain import CallClass, Choice, Need, RouteReason, Verdict
-from gateway.errors import ContextTooLong, NoReplica, QueueFull, QueueTimeout
+from gateway.domain import CallClass, Choice, Need, ReplicaView, RouteReason, Verdict
+from gateway.errors import ContextTooLong, GatewayError, NoReplica, QueueFull, QueueTimeout
 from gateway.policy import routing
 from gateway.policy.admission import retry_after_s
 from gateway.proxy.pool import Permit, Pool, Replica
@@ -92,9 +92,9 @@ class Gate:
         Raises:
             NoReplica, QueueFull: none is up, or all are at ``LIGHT_MAX``.
         """
-        up = [replica for replica in self.pool if replica.available and replica.spec.name not in need.excluded]
+        up = self._up(need)
         if not up:
-            self._refuse(Verdict.DOWN, need)
+            raise self._why_not(Verdict.DOWN, need)
         least = min(up, key=lambda replica: replica.light)
         if least.light >= LIGHT_MAX:
             raise QueueFull(f"Model '{self.pool.model.name}' is busy with other small calls.", retry_after_s=1.0)
@@ -111,7 +111,8 @@ class Gate:
         found = self.try_enter(need)
         if isinstance(found, Grant):
             return found
-        self._refuse(found, need)
+        if found is not Verdict.BUSY:
+            raise self._why_not(found, need)
         spec = self.pool.model.queue
         if self.depth >= spec.depth:
             raise QueueFull(
@@ -124,31 +125,40 @@ class Gate:
         """A place in the order of arrival."""
         return next(self._seq)
 
+    def could_take(self, need: Need, *, light: bool = False) -> bool:
+        """Whether a replica that is up could take the call, at once or after waiting."""
+        if light:
+            return bool(self._up(need))
+        return routing.choose(need, self.pool.views(), self.pool.model.routing) not in (Verdict.DOWN, Verdict.NEVER)
+
     def refresh(self) -> None:
         """Look again after a change of the pool: seat whoever can run, turn away whoever never will."""
         views = self.pool.views()
-        for waiter in sorted(self._waiters.values(), key=lambda w: w.seq):
-            self._sort(waiter)
+        for waiter in tuple(self._waiters.values()):
+            self._sort(waiter, views)
             if not waiter.native and not waiter.overflow:
-                self._fail(waiter)
-        for view in views:
-            replica = self.pool.replicas[view.name]
-            while self._seat(replica):
-                pass
+                found = routing.choose(waiter.need, views, self.pool.model.routing)
+                self._turn_away(waiter, self._why_not(found, waiter.need))
+        self._seat_all()
 
-    def _fail(self, waiter: Waiter) -> None:
-        verdict = routing.choose(waiter.need, self.pool.views(), self.pool.model.routing)
-        try:
-            self._refuse(verdict if isinstance(verdict, Verdict) else Verdict.DOWN, waiter.need)
-        except (ContextTooLong, NoReplica) as error:
-            if not waiter.granted.done():
-                waiter.granted.set_exception(error)
+    def close(self, why: GatewayError) -> None:
+        """Turn everybody away."""
+        for waiter in tuple(self._waiters.values()):
+            self._turn_away(waiter, why)
+
+    def _up(self, need: Need) -> list[Replica]:
+        return [replica for replica in self.pool if replica.available and replica.spec.name not in need.excluded]
+
+    def _turn_away(self, waiter: Waiter, why: GatewayError) -> None:
+        self._waiters.pop(id(waiter), None)
+        if not waiter.granted.done():
+            waiter.granted.set_exception(why)
 
     async def _wait(self, need: Need, team: str, seq: int | None) -> Grant:
         loop = asyncio.get_running_loop()
         place = self.next_seq() if seq is None else seq
         waiter = Waiter(need, team, place, loop.time(), loop.create_future())
-        self._sort(waiter)
+        self._sort(waiter, self.pool.views())
         self._waiters[id(waiter)] = waiter
         wait_s = self.pool.model.queue.wait_s(need.call_class)
         timer = loop.call_later(wait_s, self._expire, waiter, wait_s)
@@ -164,30 +174,35 @@ class Gate:
             self._waiters.pop(id(waiter), None)
 
     def _expire(self, waiter: Waiter, wait_s: float) -> None:
-        if not waiter.granted.done():
-            self._waiters.pop(id(waiter), None)
-            waiter.granted.set_exception(
-                QueueTimeout(
-                    f"No place came free for model '{self.pool.model.name}' within {wait_s:g} s.",
-                    retry_after_s=retry_after_s(self.depth, self._cap(), wait_s),
-                )
-            )
+        self._turn_away(
+            waiter,
+            QueueTimeout(
+                f"No place came free for model '{self.pool.model.name}' within {wait_s:g} s.",
+                retry_after_s=retry_after_s(self.depth, self._cap(), wait_s),
+            ),
+        )
 
-    def _sort(self, waiter: Waiter) -> None:
+    def _sort(self, waiter: Waiter, views: Sequence[ReplicaView]) -> None:
         """Note which replicas could take the waiter, so that a freed permit finds it without routing anew."""
-        views = self.pool.views()
         tiers = routing.tiers(waiter.need, views, self.pool.model.routing)
         waiter.only = tiers.only(len(views))
         waiter.native = frozenset(v.name for v in tiers.native) - waiter.need.excluded
         waiter.overflow = frozenset(v.name for v in tiers.overflow) - waiter.need.excluded
 
-    def _seat(self, replica: Replica) -> bool:
+    def _seat_all(self) -> None:
+        """Fill every free permit, the least busy replica first; nobody overflows who has a place of their own."""
+        seated = bool(self._waiters)
+        while seated:
+            by_load = sorted(self.pool, key=lambda replica: replica.inflight)
+            seated = any(self._seat(r, overflow=False) for r in by_load) or any(self._seat(r) for r in by_load)
+
+    def _seat(self, replica: Replica, *, overflow: bool = True) -> bool:
         """Give one free permit of ``replica`` to the waiter it suits best."""
         name = replica.spec.name
         if not self._waiters or replica.inflight >= replica.spec.cap_max or not replica.available:
             return False
-        open_waiters = [w for w in self._waiters.values() if not w.granted.done()]
-        suited = [w for w in open_waiters if name in w.native] or [w for w in open_waiters if name in w.overflow]
+        waiting = [w for w in self._waiters.values() if not w.granted.done()]
+        suited = [w for w in waiting if name in w.native] or [w for w in waiting if overflow and name in w.overflow]
         if not suited:
             return False
         waiter = self._order(suited)
@@ -202,21 +217,21 @@ class Gate:
         return Grant(Permit(replica, self._freed), choice)
 
     def _freed(self, replica: Replica) -> None:
-        self._seat(replica)
+        while self._seat(replica):
+            pass
 
     def _cap(self) -> int:
         return sum(replica.spec.cap_max for replica in self.pool)
 
-    def _refuse(self, verdict: Verdict, need: Need) -> None:
-        """Raise for a verdict that waiting does not change."""
+    def _why_not(self, found: Choice | Verdict, need: Need) -> GatewayError:
+        """The refusal of a call that waiting does not help."""
         model = self.pool.model
-        if verdict is Verdict.NEVER:
-            largest = max((view.context_tokens or 0 for view in self.pool.views()), default=0)
-            raise ContextTooLong(
-                f"This request needs about {need.prompt.prompt + max(need.completion_tokens, 1):,} tokens "
-                f"(prompt about {need.prompt.prompt:,}, answer up to {need.completion_tokens:,}), but the largest "
-                f"context of model '{model.name}' is {largest:,} tokens.",
-                param="messages",
-            )
-        if verdict is Verdict.DOWN:
-            raise NoReplica(f"No replica of model '{model.name}' that can take this call is up.", retry_after_s=5.0)
+        if found is not Verdict.NEVER:
+            return NoReplica(f"No replica of model '{model.name}' that can take this call is up.", retry_after_s=5.0)
+        largest = max((view.context_tokens or 0 for view in self.pool.views()), default=0)
+        return ContextTooLong(
+            f"This request needs about {need.prompt.prompt + max(need.completion_tokens, 1):,} tokens "
+            f"(prompt about {need.prompt.prompt:,}, answer up to {need.completion_tokens:,}), but the largest "
+            f"context of model '{model.name}' is {largest:,} tokens.",
+            param="messages",
+        )

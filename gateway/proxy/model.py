@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gateway.clock import Clock
 from gateway.domain import ModelSpec
+from gateway.errors import GatewayError
 from gateway.policy import retry
 from gateway.proxy.gate import Gate
 from gateway.proxy.pool import Pool
@@ -38,10 +39,10 @@ class Model:
         if self.gate.depth:
             self.gate.refresh()
 
-    def close(self) -> None:
-        """No new calls: the model is gone from the settings, or the gateway stops."""
+    def close(self, why: GatewayError) -> None:
+        """No new calls: the model is gone from the settings, or the gateway stops. Who waits is told ``why``."""
         self.pool.close()
-        self.gate.refresh()
+        self.gate.close(why)
 
     def deposit_retry(self) -> None:
         """One more call came in: it pays its share into the retry budget."""

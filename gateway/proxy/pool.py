@@ -31,9 +31,7 @@ class Replica:
         self.probe = ProbeState()
         self.found_context_tokens: int | None = None
         self.stats: EngineStats | None = None
-        self.upstream = Upstream(
-            origin_of(spec.url), clock, connect_s=model.timeouts.connect_s, verify_tls=spec.verify_tls
-        )
+        self.upstream = self._connect()
 
     @property
     def context_tokens(self) -> int | None:
@@ -54,19 +52,32 @@ class Replica:
         spec = self.spec
         return ReplicaView(spec.name, spec.serves, self.available, self.inflight, spec.cap_max, self.context_tokens)
 
-    def told(self, failed: bool | None) -> None:
-        """Take in what an attempt said of the replica: its own fault, an answer, or (``None``) nothing."""
-        if failed is None:
-            self.breaker = self.breaker.abandoned()
-        elif failed:
+    def told(self, *, failed: bool, trial: bool) -> None:
+        """Take in what an attempt said of the replica. While the breaker is open only the half-open trial counts."""
+        if self.breaker.opened_at_s is not None and not trial:
+            return
+        if failed:
             self.breaker = self.breaker.failed(self.clock.monotonic(), self.model.breaker)
         else:
             self.breaker = self.breaker.succeeded()
+
+    def apply(self, spec: ReplicaSpec, model: ModelSpec) -> None:
+        """Take new settings for the same URL; also when it comes back after it was retired."""
+        fresh = self.retired or spec.verify_tls != self.spec.verify_tls
+        self.spec, self.model, self.retired = spec, model, False
+        if fresh:
+            self.upstream.close()
+            self.upstream = self._connect()
+        self.upstream.connect_s = model.timeouts.connect_s
 
     def retire(self) -> None:
         """No new calls; those under way finish."""
         self.retired = True
         self.upstream.close()
+
+    def _connect(self) -> Upstream:
+        spec, connect_s = self.spec, self.model.timeouts.connect_s
+        return Upstream(origin_of(spec.url), self.clock, connect_s=connect_s, verify_tls=spec.verify_tls)
 
     def status(self) -> ReplicaStatus:
         """For administrators and metrics."""
@@ -89,19 +100,22 @@ class Replica:
 class Permit:
     """One in-flight slot on a replica, given back exactly once: a context manager.
 
-    A ``light`` one counts apart: its call does not touch the GPU.
+    A ``light`` one counts apart: its call does not touch the GPU. ``on_change`` is called when its replica may have
+    room for others. A permit taken while the breaker is half-open is the trial; given back without a word of the
+    replica, it leaves that place to another.
     """
 
-    __slots__ = ("_light", "_on_release", "released", "replica")
+    __slots__ = ("_light", "_on_change", "_trial", "released", "replica")
 
-    def __init__(self, replica: Replica, on_release: Callable[[Replica], None], *, light: bool = False) -> None:
+    def __init__(self, replica: Replica, on_change: Callable[[Replica], None], *, light: bool = False) -> None:
+        self._trial = replica.breaker.opened_at_s is not None
         replica.inflight += not light
         replica.light += light
         replica.breaker = replica.breaker.started()
         self.replica = replica
         self.released = False
         self._light = light
-        self._on_release = on_release
+        self._on_change = on_change
 
     def __enter__(self) -> Permit:
         return self
@@ -111,14 +125,29 @@ class Permit:
     ) -> None:
         self.release()
 
+    def answered(self) -> None:
+        """The replica begins an answer of its own: the trial is passed now, not after a long stream."""
+        if self._trial:
+            self.told(failed=False)
+
+    def told(self, *, failed: bool) -> None:
+        """The attempt is over: it failed by the replica's own fault, or had its answer."""
+        trial, self._trial = self._trial, False
+        self.replica.told(failed=failed, trial=trial)
+        if trial:
+            self._on_change(self.replica)
+
     def release(self) -> None:
         """Give the slot back; a second time does nothing."""
         if self.released:
             return
         self.released = True
-        self.replica.inflight -= not self._light
-        self.replica.light -= self._light
-        self._on_release(self.replica)
+        replica = self.replica
+        replica.inflight -= not self._light
+        replica.light -= self._light
+        if self._trial:
+            replica.breaker = replica.breaker.abandoned()
+        self._on_change(replica)
 
 
 class Pool:
@@ -134,19 +163,15 @@ class Pool:
     def apply(self, model: ModelSpec) -> None:
         """Take new settings: known URLs keep their permits, health and connections; gone ones are retired."""
         self.model = model
-        known = {replica.spec.url: replica for replica in self.replicas.values()}
-        now: dict[str, Replica] = {}
+        known = {replica.spec.url: replica for replica in (*self.retired, *self.replicas.values())}
+        self.replicas = {}
         for spec in model.replicas:
-            replica = known.pop(spec.url, None)
-            if replica is None or replica.spec.verify_tls != spec.verify_tls:
-                replica = Replica(spec, model, self.clock)
-            replica.spec, replica.model = spec, model
-            replica.upstream.connect_s = model.timeouts.connect_s
-            now[spec.name] = replica
+            replica = known.pop(spec.url, None) or Replica(spec, model, self.clock)
+            replica.apply(spec, model)
+            self.replicas[spec.name] = replica
         for replica in known.values():
             replica.retire()
-        self.retired = [r for r in (*self.retired, *known.values()) if r.inflight or r.light]
-        self.replicas = now
+        self.retired = [replica for replica in known.values() if replica.inflight or replica.light]
 
     def views(self) -> list[ReplicaView]:
         """Snapshot of every replica."""
@@ -156,6 +181,6 @@ class Pool:
         return iter(self.replicas.values())
 
     def close(self) -> None:
-        """Close every idle connection."""
+        """Retire every replica."""
         for replica in self.replicas.values():
             replica.retire()
