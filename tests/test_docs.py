@@ -52,7 +52,7 @@ def _metrics() -> set[str]:
     metrics = Metrics(["m"], ["t"])
     metrics.watch(FakeFleet())
     page = b"".join(metrics.page()).decode()
-    return {name for name in re.findall(r"^# TYPE (gateway_\w+)", page, re.MULTILINE)}
+    return set(re.findall(r"^# TYPE (gateway_\w+)", page, re.MULTILINE))
 
 
 @pytest.mark.parametrize("code", sorted({error.code for error in _errors() if error is not errors.Unavailable}))

@@ -81,10 +81,12 @@ class _Running:
 
     @property
     def blocks(self) -> int:
+        """Cache blocks it holds."""
         return len(self.shared) + self.private
 
     @property
     def done(self) -> bool:
+        """Whether every token was computed and sent."""
         return self.computed >= self.target and self.emitted >= self.request.output_tokens
 
 
