@@ -94,10 +94,13 @@ class Service:
         reply.on_over = lambda broken: self._over(call, broken)
         if self._misbehaves(call):
             return
+        rank = request.headers.get("x-data-parallel-rank", "")
         limit = self.spec.max_num_queued_reqs
         if limit is not None and self.driver.machine.queued >= limit:
             self.counters.rejected += 1
             self._refuse(call, busy())
+        elif rank.isdecimal() and int(rank[:9]) > 0:  # one engine: rank 0; a word is ignored, as vLLM does
+            self._refuse(call, asks.bad(f"data_parallel_rank {rank[:9]} is out of range [0, 1)."))
         else:
             offload(len(request.body), lambda: self._prepare(request), lambda ready: self._begin(call, ready))
 

@@ -1,16 +1,16 @@
 """The simulated server over real sockets, as ``vllm.md`` describes the real one."""
 
 import asyncio
-import time
+import threading
 
 import httpx
 import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.sim import prepare
-from gateway.sim.ask import Refusal, chat
+from gateway.sim.ask import Refusal
 from gateway.sim.http import Connection, Reply
+from gateway.sim.offload import THREAD_BYTES, offload
 from gateway.sim.profiles import D3
 from gateway.sim.server import SimServer
 
@@ -241,28 +241,61 @@ def test_a_client_that_leaves_stops_the_engine(stream):
     assert set(stats["requests"].values()) == {"aborted"}
 
 
-def test_a_huge_prompt_does_not_hold_up_the_streams():
-    raw = msgspec.json.encode(hello(messages=[{"role": "user", "content": "word " * 2_000_000}]))
-    began = time.perf_counter()
-    with pytest.raises(Refusal):
-        prepare.generation(raw, chat, "qwen", 1_000)
-    alone_s = time.perf_counter() - began
+def test_big_work_leaves_the_loop_and_its_result_or_error_comes_back():
+    async def main():
+        here, told, done = threading.get_ident(), [], asyncio.Event()
 
-    async def scene(client, server):
-        body = hello(stream=True, max_tokens=20_000, ignore_eos=True)
-        async with client.stream("POST", CHAT, json=body) as answer:
-            chunks = answer.aiter_raw()
-            await anext(chunks)
-            call = asyncio.create_task(asyncio.to_thread(httpx.post, server.url + CHAT, content=raw, timeout=20))
-            gaps, last = [], time.perf_counter()
-            while not call.done():
-                await anext(chunks)
-                gaps, last = [*gaps, time.perf_counter() - last], time.perf_counter()
-        return (await call).status_code, max(gaps)
+        def work():
+            told.append(threading.get_ident() == here)
+            raise Refusal(400, "BadRequestError", "no")
 
-    status, gap_s = run(scene, speed=2.0)
-    assert status == 400  # 2.5 million tokens
-    assert gap_s < alone_s / 2
+        def then(result):
+            with pytest.raises(Refusal):
+                result()
+            told.append(threading.get_ident() == here)
+            done.set()
+
+        offload(10, work, then)
+        offload(THREAD_BYTES, work, then)
+        done.clear()
+        await asyncio.wait_for(done.wait(), 5)
+        return told
+
+    assert asyncio.run(main()) == [True, True, False, True]
+
+
+def test_a_megabyte_is_answered():
+    async def scene(client, _):
+        return await client.post(CHAT, json=hello(messages=[{"role": "user", "content": "word " * 200_000}]))
+
+    assert run(scene, speed=1_000.0).json()["usage"]["prompt_tokens"] == 250_003
+
+
+def test_pipelined_generations_are_answered_one_after_the_other():
+    async def scene(_, server):
+        reader, writer = await asyncio.open_connection(server.host, server.port)
+        for name in ("a", "b"):
+            body = msgspec.json.encode(hello(max_tokens=3))
+            head = f"POST {CHAT} HTTP/1.1\r\nx-request-id: {name}\r\ncontent-length: {len(body)}\r\n\r\n"
+            writer.write(head.encode() + body)
+        got = b""
+        while b"chatcmpl-b" not in got:
+            got += await asyncio.wait_for(reader.read(65_536), 5)
+        writer.close()
+        await writer.wait_closed()
+        return got, server.visits.inflight_max
+
+    got, most = run(scene)
+    assert got.index(b"chatcmpl-a") < got.index(b"chatcmpl-b")
+    assert most == 1
+
+
+@pytest.mark.parametrize(("rank", "status"), [("0", 200), ("1", 400), ("word", 200), ("9" * 5_000, 400)])
+def test_only_the_engines_there_are_can_be_pinned(rank, status):
+    async def scene(client, _):
+        return await client.post(CHAT, json=hello(max_tokens=1), headers={"x-data-parallel-rank": rank})
+
+    assert run(scene).status_code == status
 
 
 def test_api_key_guards_v1_only():
