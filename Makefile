@@ -32,7 +32,7 @@ check: setup ## format, lint, types, layers and the fast tests, under a minute
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/python -m pytest -m "not slow and not vllm"
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "not slow and not vllm"
 
 bench: setup ## measure the data path beside nginx and print the table
 	@$(BIN)/python -m loadtests bench

@@ -73,7 +73,7 @@ def pip(*arguments, total=0):
         command,
         cwd=str(ROOT),
         env={**environment, **settings},
-        text=True,
+        universal_newlines=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     ) as process:
