@@ -4,6 +4,7 @@ SHELL := /bin/sh
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+SOURCES := gateway tests loadtests .ci
 VLLM_VENV := $(or $(GATEWAY_VLLM_VENV),.venv-vllm)
 
 .PHONY: help setup demo test test-vllm check bench lock clean
@@ -28,8 +29,8 @@ test-vllm: setup ## the tests that need a real vLLM (installs one for CPUs, abou
 	@GATEWAY_VLLM_VENV="$(VLLM_VENV)" $(BIN)/python -m pytest -m vllm -rs
 
 check: setup ## format, lint, types, layers and the fast tests, under a minute
-	@$(BIN)/ruff format --check .
-	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check $(SOURCES)
+	@$(BIN)/ruff check $(SOURCES)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "not slow and not vllm"
