@@ -14,7 +14,7 @@ class Downlink(Protocol):
     """The way back to the client. All calls are synchronous and never block; ``start`` comes first, once.
 
     ``write`` returns ``False`` when the client is behind: the exchange then stops reading upstream until
-    ``DownlinkEvents.writable`` is called. ``finish`` ends the body cleanly; ``abort`` cuts it so that the client can tell.
+    ``DownlinkEvents.writable`` is called. ``finish`` ends the body cleanly; ``abort`` cuts it so the client can tell.
     """
 
     def start(self, status: int, headers: Headers, length: int | None) -> None:
