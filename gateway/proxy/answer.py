@@ -39,6 +39,7 @@ class Answer:
         self.first_token_s: float | None = None
         self.last_byte_s = 0.0
         self.paused_s: float | None = None  # since when the client is behind
+        self.resumed_s = 0.0  # when it last caught up
         self.written_s = now_s
         self._endpoint = endpoint
         self._now = clock.monotonic
@@ -66,6 +67,8 @@ class Answer:
             self.status, self._late_error = response.status, []
         self._relayed = asyncio.get_running_loop().create_future()
         response.attach(self)
+        if self.paused_s is not None:  # the client fell behind before there was anything to pause
+            response.pause()
         try:
             await self._relayed
         finally:
@@ -125,7 +128,7 @@ class Answer:
 
     def writable(self) -> None:
         """The client caught up: read on."""
-        self.paused_s = None
+        self.paused_s, self.resumed_s = None, self._now()
         if self.response is not None:
             self.response.resume()
 

@@ -78,6 +78,7 @@ class Exchange:
         self.queued_s = 0.0
         self.overhead_s = 0.0
         self._killed: GatewayError | Ending | None = None
+        self._walking = False
         self._sent_s: float | None = None  # when the attempt under way was sent
 
     # -- the trip --------------------------------------------------------------------------------------------------
@@ -95,7 +96,10 @@ class Exchange:
         self._settle()
 
     async def _run(self, body: bytes) -> None:
+        self._walking = True
         try:
+            if self._killed is not None:
+                raise asyncio.CancelledError
             await self._serve(body)
         except GatewayError as error:
             self._refuse(error)
@@ -113,8 +117,9 @@ class Exchange:
 
     async def _serve(self, body: bytes) -> None:
         if self.refusal is not None:
-            if isinstance(self.refusal, InvalidKey):
-                await self.path.pacer.hold(self.request.client)
+            if isinstance(self.refusal, InvalidKey) and not await self.path.pacer.hold(self.request.client):
+                self._end(Ending(Outcome.REFUSED))  # too many wait already: not even an answer
+                return
             raise self.refusal
         assert self.key is not None
         if self.route.response_id is not None:
@@ -259,7 +264,8 @@ class Exchange:
         if self.answer.over or self._killed is not None or self.task is None:
             return
         self._killed = why
-        self.task.cancel()
+        if self._walking:  # a task cancelled before its first step would never take one, not even to the end
+            self.task.cancel()
 
     def tick(self, now: float) -> None:
         """Look at the deadlines; called a few times a second by the data path's sweep."""
@@ -286,7 +292,7 @@ class Exchange:
             limit_s = spec.first_byte_s + prompt / spec.prefill_tokens_per_s
             if now - self._sent_s > limit_s:
                 return UpstreamTimeout(f"The replica sent nothing for {limit_s:.0f} s.")
-        elif answer.paused_s is None and now - answer.last_byte_s > spec.idle_s:
+        elif answer.paused_s is None and now - max(answer.last_byte_s, answer.resumed_s) > spec.idle_s:
             return UpstreamTimeout(f"The replica fell silent for {spec.idle_s:g} s.")
         return None
 

@@ -224,7 +224,11 @@ class FakeServer:
         task = self._loop.create_task(self._run(transport.peer))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
-        await self._clock.sleep(0)  # the protocol knows its transport before anybody else does
+        try:
+            await self._clock.sleep(0)  # the protocol knows its transport before anybody else does
+        except BaseException:
+            transport.close()
+            raise
         return transport
 
     def close(self) -> None:
