@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -30,8 +31,6 @@ def cores() -> list[int]:
 
 def raise_file_limit() -> int:
     """Lift the soft limit on open files (children inherit it) as far as allowed and return it."""
-    import resource  # noqa: PLC0415 (no Windows has it; the rest of the package should still import)
-
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard

@@ -184,8 +184,9 @@ def test_an_unknown_name_is_one_clear_line(given: list[str]) -> None:
     "number", [signal.SIGINT, *(pytest.param(n, marks=pytest.mark.slow) for n in (signal.SIGTERM, signal.SIGKILL))]
 )
 def test_breaking_off_keeps_what_was_measured_and_ends_every_process(
-    number: signal.Signals, tmp_path: Path, left: Callable[[], list[str]]
+    number: signal.Signals, tmp_path: Path, left: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     where = tmp_path / "out.json"
     command = [sys.executable, "-m", "loadtests", "bench", "--quick", "--case", "calls"]
     command += ["--targets", "direct,fastapi+httpx", "--rounds", "9", "--json", str(where)]
@@ -201,6 +202,7 @@ def test_breaking_off_keeps_what_was_measured_and_ends_every_process(
     assert left() == []
     if number is not signal.SIGKILL:
         assert process.returncode == 130
+        assert not list(tmp_path.glob("bench-*"))
         written = msgspec.json.decode(where.read_bytes())
         assert not written["complete"]
         assert [m["target"] for m in written["measured"]] == ["direct"]
