@@ -28,7 +28,7 @@ class Case:
         """The same, as short as it can be and still say something."""
         load = self.load
         shorter = msgspec.structs.replace(
-            load, warm_s=min(load.warm_s, 0.2), window_s=min(load.window_s, 1.0), repeats=min(load.repeats, 5)
+            load, warm_s=min(load.warm_s, 0.2), window_s=load.window_s / 3, repeats=min(load.repeats, 5)
         )
         return replace(self, load=shorter, rounds_max=1 if self.fresh else 2)
 

@@ -14,6 +14,7 @@ from loadtests.bench.measure import ProcessGroup, machine_busy_s, percentile
 from loadtests.bench.wire import CHAT_PATH, Wanted, await_cuts, chat_body, request_bytes
 
 _GRACE_S = 5.0
+_RESOLVED_S = 0.05  # CPU time is told in ticks of 10 ms: less than five of them are no figure
 _ABORT_WAIT_S = 3.0
 _STALL_AFTER_BYTES = 1_000_000
 # What the official SDK adds to each call: proxies pay for every header.
@@ -100,7 +101,7 @@ class _Spent:
         """CPU per ``unit`` and how busy target, load and others were (in cores)."""
         found = {f"{unit}s_per_s": units / self.wall_s, "load_busy": self.load_s / self.wall_s}
         found["others_busy"] = max(0.0, self.others_s / self.wall_s)
-        if self._target and units:
+        if self._target and units and self.target_s >= _RESOLVED_S:
             found |= {f"cpu_us_per_{unit}": self.target_s / units * 1e6, "target_busy": self.target_s / self.wall_s}
         return found
 
