@@ -44,9 +44,8 @@ class Correction(NamedTuple):
 
 def raw_tokens(size: TextSize, weights: Weights) -> float:
     """Tokens of ``size`` without a key's correction."""
-    narrow, wide, messages, images, tokens = size
-    text = narrow * weights.narrow + wide * weights.wide
-    return text + messages * MESSAGE_TOKENS + images * IMAGE_TOKENS + tokens
+    text = size.narrow * weights.narrow + size.wide * weights.wide
+    return text + size.messages * MESSAGE_TOKENS + size.images * IMAGE_TOKENS + size.tokens
 
 
 def estimate(size: TextSize, weights: Weights, correction: Correction) -> Estimate:
