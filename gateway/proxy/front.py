@@ -163,10 +163,10 @@ class Front(asyncio.Protocol):
 
     def shutdown(self) -> None:
         """uvicorn is closing: end after the answers under way."""
-        if not self._turns:
+        if self._turns:
+            self._turns[-1].last()
+        else:
             self._close()
-        for turn in self._turns:
-            turn.last()
 
     # -- httptools -------------------------------------------------------------------------------------------------
 
@@ -319,8 +319,7 @@ class Front(asyncio.Protocol):
             return
         self._last = True
         if self._turns:  # an answer is under way: nothing can be said in between
-            for turn in self._turns:
-                turn.last()
+            self._turns[-1].last()
             return
         downlink = HttpDownlink(
             self.transport, self.state.default_headers, http10=False, keep=False, on_done=lambda _: self._linger()

@@ -10,6 +10,7 @@ import functools
 import hashlib
 import json
 import os
+import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -163,8 +164,18 @@ class Stack:
         self.port = server.sockets[0].getsockname()[1]
         return server
 
-    async def client(self, limit: int = 2**20) -> Client:
-        return Client(*await asyncio.open_connection("127.0.0.1", self.port, limit=limit))
+    async def client(self) -> Client:
+        return Client(*await asyncio.open_connection("127.0.0.1", self.port, limit=2**20))
+
+    async def stalled_client(self) -> Client:
+        """One that reads nothing, with little room in its kernel's buffer."""
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.port))
+        client = Client(*await asyncio.open_connection(sock=sock, limit=1_024))
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        return client
 
     async def ask(self, data: bytes, within_s: float = 10.0) -> Reply:
         """The reply to raw bytes on a connection of their own."""
