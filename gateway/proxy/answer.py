@@ -19,6 +19,7 @@ from gateway.wire.headers import Headers, response_headers
 from gateway.wire.watch import Watcher, watch
 
 KEEPALIVE = b": keep-alive\n\n"
+EVENT_ENDS = (b"\n\n", b"\n\r\n")
 EVENT_STREAM = b"text/event-stream"
 SSE_HEADERS: Headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 LATE_ERROR_BYTES_MAX = 65_536
@@ -46,6 +47,7 @@ class Answer:
         self._own_headers = own_headers
         self._streaming = False
         self._boundary = True  # what went out ends with a whole event
+        self._tail = b""
         self._late_error: list[bytes] | None = None
         self._relayed: asyncio.Future[None] | None = None
 
@@ -164,7 +166,9 @@ class Answer:
 
     def _write(self, data: bytes, now: float) -> None:
         self.written_s = now
-        self._boundary = data.endswith((b"\n\n", b"\r\n\r\n"))
+        end = data if len(data) > 2 else self._tail + data  # the blank line may come in pieces
+        self._boundary = end.endswith(EVENT_ENDS)
+        self._tail = end[-2:]
         if not self.downlink.write(data) and self.paused_s is None:
             self.paused_s = now
             if self.response is not None:
