@@ -39,7 +39,15 @@ _NOT_FORWARDED: Final = _HOP_BY_HOP | {
     b"x-data-parallel-rank",
     b"x-request-id",
 }
-_NOT_RETURNED: Final = _HOP_BY_HOP | {b"content-length", b"date", b"server", b"x-request-id"}
+_NOT_RETURNED: Final = _HOP_BY_HOP | {
+    b"access-control-allow-credentials",  # vLLM lets every origin in; who may come here is the gateway's to say
+    b"access-control-allow-origin",
+    b"access-control-expose-headers",
+    b"content-length",
+    b"date",
+    b"server",
+    b"x-request-id",
+}
 _NONE_NAMED: Final[frozenset[bytes]] = frozenset()
 
 _REQUEST_ID: Final = re.compile(rb"[!#-&(-~]{1,128}")  # printable ASCII but space and quotes
@@ -84,7 +92,7 @@ def forward_request_head(
 
 
 def response_headers(headers: Headers) -> Headers:
-    """Return the upstream's response headers that go to the client; framing, date and request id are the gateway's."""
+    """Return the response headers that go to the client; framing, date, origins and request id are the gateway's."""
     dropped = _dropped(headers, _NOT_RETURNED)
     return [pair for pair in headers if pair[0] not in dropped]
 

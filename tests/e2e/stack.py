@@ -135,8 +135,9 @@ class Client:
 class Stack:
     """A running gateway."""
 
-    def __init__(self, gateway: Gateway, config: uvicorn.Config, log: Path, settings: Path) -> None:
+    def __init__(self, gateway: Gateway, config: uvicorn.Config, writer: LineWriter, log: Path, settings: Path) -> None:
         self.gateway = gateway
+        self.writer = writer
         self.port = 0
         self.log = log
         self.settings = settings
@@ -260,7 +261,7 @@ async def stack(
             gateway, log_config=None, ws="none", lifespan="off", interface="asgi3", access_log=False
         )
         config.load()
-        running = Stack(gateway, config, log, path)
+        running = Stack(gateway, config, writer, log, path)
         await gateway.start()
         leaving.push_async_callback(gateway.stop)
         listening = await running.listen()
