@@ -8,6 +8,7 @@ and ``routing.overflow`` allows it). A call that no native replica could ever ho
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from gateway.domain import CallClass, Choice, Estimate, Need, ReplicaView, RouteReason, RoutingSpec, Verdict
@@ -95,4 +96,6 @@ def _pick(free: Sequence[ReplicaView], spec: RoutingSpec, nonce: int, turn: int)
         return free[turn % len(free)]
     least = min(view.inflight for view in free)
     tied = [view for view in free if view.inflight == least]
+    if len(tied) > 1:  # whatever order they are configured in, the same call finds the same replica
+        tied.sort(key=attrgetter("name"))
     return tied[nonce % len(tied)]
