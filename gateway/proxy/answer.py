@@ -28,9 +28,7 @@ LATE_ERROR_BYTES_MAX = 65_536
 class Answer:
     """Relays one response, or tells the client why there is none. Times are monotonic seconds."""
 
-    def __init__(
-        self, downlink: Downlink, endpoint: Endpoint, clock: Clock, own_headers: Callable[[], Headers], now_s: float
-    ) -> None:
+    def __init__(self, downlink: Downlink, endpoint: Endpoint, clock: Clock, now_s: float) -> None:
         self.downlink = downlink
         self.watcher: Watcher | None = None
         self.response: Response | None = None
@@ -44,15 +42,14 @@ class Answer:
         self.written_s = now_s
         self._endpoint = endpoint
         self._now = clock.monotonic
-        self._own_headers = own_headers
         self._streaming = False
         self._boundary = True  # what went out ends with a whole event
         self._tail = b""
         self._late_error: list[bytes] | None = None
         self._relayed: asyncio.Future[None] | None = None
 
-    async def relay(self, response: Response, *, strip_usage: bool) -> None:
-        """Pass ``response`` on to its end.
+    async def relay(self, response: Response, own_headers: Headers, *, strip_usage: bool) -> None:
+        """Pass ``response`` on to its end, with ``own_headers`` added to its head.
 
         Raises:
             UpstreamCut: the replica died in the middle of it.
@@ -63,7 +60,7 @@ class Answer:
         self.watcher = watch(self._endpoint, content_type, strip_usage)
         is_stream = content_type.startswith(EVENT_STREAM)
         if not self.begun:
-            headers = response_headers(response.headers) + self._own_headers()
+            headers = response_headers(response.headers) + own_headers
             self._start(response.status, headers, None if is_stream else response.length, streaming=is_stream)
         elif not is_stream:
             self.status, self._late_error = response.status, []
@@ -134,14 +131,14 @@ class Answer:
         if self.response is not None:
             self.response.resume()
 
-    def keep_alive(self, now: float, silence_s: float) -> None:
+    def keep_alive(self, now: float, silence_s: float, own_headers: Callable[[], Headers]) -> None:
         """Send a comment after ``silence_s`` without a token, between two events of a stream (or before the first)."""
         if now - self.written_s < silence_s or self.over or self.first_token_s is not None or not self._boundary:
             return
         if self.begun and not self._streaming:
             return
         if not self.begun:
-            self._start(200, SSE_HEADERS + self._own_headers(), None, streaming=True)
+            self._start(200, SSE_HEADERS + own_headers(), None, streaming=True)
         self._write(KEEPALIVE, now)
 
     def refuse(self, error: GatewayError, headers: Headers) -> None:
@@ -149,7 +146,7 @@ class Answer:
         self.over = True
         if not self.begun:
             body = render_error(error, self._endpoint)
-            self._start(error.status, headers + self._own_headers(), len(body), streaming=False)
+            self._start(error.status, headers, len(body), streaming=False)
             self.downlink.write(body)
             self.downlink.finish()
             return

@@ -157,7 +157,10 @@ class UpstreamConnection(asyncio.Protocol):
         self._reset()
         self._busy = True
         self._begun = self._loop.create_future()
-        self._transport.writelines(pieces)
+        if len(pieces) == 1:
+            self._transport.write(pieces[0])
+        else:
+            self._transport.writelines(pieces)
         try:
             return await self._begun
         except BaseException:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+JOINED_BYTES_MAX = 65_536  # up to here one write of both is cheaper than two
 USAGE_ON_REQUEST = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS})  # others always send it
 
 
@@ -64,7 +65,7 @@ class Exchange:
         self.key = admitted if isinstance(admitted, Key) else None
         self.refusal = admitted if isinstance(admitted, GatewayError) else None
         self.started_s = request.received_s
-        self.answer = Answer(downlink, route.endpoint, path.clock, self._own_headers, self.started_s)
+        self.answer = Answer(downlink, route.endpoint, path.clock, self.started_s)
         self.task: asyncio.Task[None] | None = None
         self.model: Model | None = None
         self.facts: BodyFacts | None = None
@@ -88,7 +89,7 @@ class Exchange:
         self.started_s = self.answer.written_s = self.path.clock.monotonic()
         self.body_bytes = len(body)
         self.path.exchanges.add(self)
-        self.task = self.path.tasks.spawn(self._run(body))
+        self.task = self.path.tasks.start(self._run(body))
 
     def refuse_early(self, error: GatewayError) -> None:
         """Refuse before the body was read: answer and record, never start."""
@@ -114,6 +115,7 @@ class Exchange:
         finally:
             self.path.exchanges.discard(self)
             self._settle()
+            self.refusal = self._killed = None  # their tracebacks lead back here: a circle that would keep the body
 
     async def _serve(self, body: bytes) -> None:
         if self.refusal is not None:
@@ -201,7 +203,7 @@ class Exchange:
             if retry.retryable(response.status) and self._may_retry(model, need, str(response.status)):
                 response.abort()
                 return True
-            await self.answer.relay(response, strip_usage=strip)
+            await self.answer.relay(response, self._own_headers(), strip_usage=strip)
             self._conclude()
         except UpstreamFault as fault:
             failed = True
@@ -230,7 +232,7 @@ class Exchange:
             authorization=None if key is None else f"Bearer {key}",
         )
         self._sent_s = self.path.clock.monotonic()
-        return await replica.upstream.send((head, body))
+        return await replica.upstream.send((head, body) if len(body) > JOINED_BYTES_MAX else (head + body,))
 
     def _may_retry(self, model: Model, need: Need, why: str) -> bool:
         """Whether another replica could take the call, and attempts and budget allow it; takes from the budget."""
@@ -275,7 +277,7 @@ class Exchange:
         if why is not None:
             self.kill(why)
         elif self.facts is not None and self.facts.stream:
-            self.answer.keep_alive(now, self.path.serving.keepalive_s)
+            self.answer.keep_alive(now, self.path.serving.keepalive_s, self._own_headers)
 
     def _overdue(self, now: float) -> GatewayError | Ending | None:
         """What has taken too long, if anything has."""
@@ -307,7 +309,7 @@ class Exchange:
 
     def _refuse(self, error: GatewayError) -> None:
         self.outcome, self.reason = error.outcome, error.code
-        self.answer.refuse(error, _refusal_headers(error))
+        self.answer.refuse(error, _refusal_headers(error) + self._own_headers())
 
     def _own_headers(self) -> Headers:
         """What the gateway says of itself on every answer."""

@@ -41,16 +41,16 @@ class Replica:
     @property
     def available(self) -> bool:
         """Whether a call may be sent here now (permits apart)."""
-        return (
-            not self.retired
-            and self.probe.up is not False
-            and self.breaker.allows(self.clock.monotonic(), self.model.breaker)
-        )
+        if self.retired or self.probe.up is False:
+            return False
+        breaker = self.breaker
+        return breaker.opened_at_s is None or breaker.allows(self.clock.monotonic(), self.model.breaker)
 
     def view(self) -> ReplicaView:
         """Snapshot for a policy."""
         spec = self.spec
-        return ReplicaView(spec.name, spec.serves, self.available, self.inflight, spec.cap_max, self.context_tokens)
+        context_tokens = spec.context_tokens or self.found_context_tokens
+        return ReplicaView(spec.name, spec.serves, self.available, self.inflight, spec.cap_max, context_tokens)
 
     def told(self, *, failed: bool, trial: bool) -> None:
         """Take in what an attempt said of the replica. While the breaker is open only the half-open trial counts."""

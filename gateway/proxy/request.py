@@ -17,7 +17,7 @@ _ABSOLUTE = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")  # scheme and auth
 class Request:
     """Head of one client request. ``target`` is path and query as sent, ``path`` the raw path, both undecoded."""
 
-    __slots__ = ("client", "headers", "method", "path", "received_s", "target")
+    __slots__ = ("_first", "client", "headers", "method", "path", "received_s", "target")
 
     def __init__(
         self, method: bytes, target: bytes, path: bytes, headers: Headers, client: str, received_s: float
@@ -28,13 +28,11 @@ class Request:
         self.headers = headers
         self.client = client
         self.received_s = received_s  # monotonic, when the head was complete
+        self._first = dict(reversed(headers))
 
     def header(self, name: bytes) -> bytes | None:
         """The first header called ``name`` (lower case)."""
-        for key, value in self.headers:
-            if key == name:
-                return value
-        return None
+        return self._first.get(name)
 
     @property
     def body_bytes(self) -> int | None:

@@ -19,6 +19,11 @@ class Tasks:
     def __len__(self) -> int:
         return len(self._running)
 
+    @staticmethod
+    def start(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run ``work`` for an owner that knows it until it ends, and lets nothing escape from it: no book is kept."""
+        return asyncio.get_running_loop().create_task(work)
+
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run ``work``; what it raises is logged."""
         task = asyncio.get_running_loop().create_task(work)
