@@ -46,6 +46,9 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     # Tool calls by JSON schema: the tags used otherwise leave room for endless whitespace, see FLAGS.
     "VLLM_ENFORCE_STRICT_TOOL_CALLING": "0",
+    # One thread is plenty for this model; a second one spins, and starves vLLM's own server of a two-core machine.
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
 }
