@@ -93,6 +93,7 @@ class Gateway:
         self._control = self._create_control(compiled)
         if self._prober is not None:
             self._prober.interval_s = compiled.server.probe_interval_s
+            self._prober.timeout_s = compiled.server.probe_timeout_s
             self._prober.follow(list(self.path.models.values()))
 
     async def stop(self) -> None:

@@ -17,6 +17,7 @@ from gateway.policy.health import CLOSED
 from gateway.proxy.model import Model
 from gateway.proxy.pool import Replica
 from gateway.proxy.tasks import Tasks
+from gateway.proxy.upstream import ssl_context
 from gateway.wire.vllm import parse_metrics, parse_models
 
 logger = logging.getLogger(__name__)
@@ -26,16 +27,16 @@ METRICS_BYTES_MAX = 8_388_608
 
 
 class Prober:
-    """Probes the replicas of all models; ``follow`` after settings were applied."""
+    """Probes the replicas of all models; ``follow`` after settings were applied. Each page has ``timeout_s`` in all."""
 
     def __init__(self, tasks: Tasks, clock: Clock, *, interval_s: float, timeout_s: float) -> None:
         self.interval_s = interval_s
+        self.timeout_s = timeout_s
         self._tasks = tasks
         self._clock = clock
         self._running: dict[int, asyncio.Task[None]] = {}
-        limits = httpx.Limits(max_keepalive_connections=64, keepalive_expiry=4.0)
-        self._client = httpx.AsyncClient(timeout=timeout_s, limits=limits, trust_env=False)
-        self._careless = httpx.AsyncClient(timeout=timeout_s, limits=limits, trust_env=False, verify=False)  # noqa: S501
+        self._client = _client(verify=True)
+        self._careless = _client(verify=False)
 
     def follow(self, models: list[Model]) -> None:
         """Probe exactly the replicas of ``models`` from now on."""
@@ -57,6 +58,8 @@ class Prober:
         await self._careless.aclose()
 
     async def _watch(self, model: Model, replica: Replica) -> None:
+        if replica.probe.up is None:  # new in the settings
+            await self.probe(model, replica)
         while True:
             await self._clock.sleep(self.interval_s)
             await self.probe(model, replica)
@@ -89,7 +92,7 @@ class Prober:
             status = (await self._get(replica, "/health")).status_code
         except httpx.ConnectError as error:
             return f"cannot connect ({_reason(error)})", True
-        except httpx.TimeoutException:
+        except TimeoutError:
             return "no answer to /health in time", False
         except httpx.HTTPError as error:
             return f"/health failed ({_reason(error)})", False
@@ -103,15 +106,23 @@ class Prober:
             metrics = await self._get(replica, "/metrics")
             readable = metrics.status_code == 200 and len(metrics.content) <= METRICS_BYTES_MAX
             replica.stats = parse_metrics(metrics.text) if readable else None
-        except (httpx.HTTPError, msgspec.MsgspecError, ValueError) as error:
+        except (TimeoutError, httpx.HTTPError, msgspec.MsgspecError, ValueError) as error:
             replica.stats = None
             logger.debug("replica %s: %s", replica.spec.name, _reason(error))
 
     async def _get(self, replica: Replica, path: str) -> httpx.Response:
         headers = {"authorization": f"Bearer {replica.spec.api_key}"} if replica.spec.api_key else {}
         client = self._client if replica.spec.verify_tls else self._careless
-        return await client.get(replica.spec.url.rstrip("/") + path, headers=headers)
+        async with asyncio.timeout(self.timeout_s):  # httpx's own bounds each read: one byte a second would pass
+            return await client.get(replica.spec.url.rstrip("/") + path, headers=headers)
 
 
 def _reason(error: Exception) -> str:
     return str(error)[:200] or type(error).__name__
+
+
+def _client(*, verify: bool) -> httpx.AsyncClient:
+    """A client that trusts the certificates calls trust, the machine's, and not those that come with httpx."""
+    limits = httpx.Limits(max_keepalive_connections=64, keepalive_expiry=4.0)
+    context = ssl_context(verify=verify)
+    return httpx.AsyncClient(timeout=None, limits=limits, trust_env=False, verify=context)  # noqa: S113 - see _get

@@ -50,7 +50,7 @@ class Upstream:
         self._idle: list[UpstreamConnection] = []
         self._all: set[UpstreamConnection] = set()
         self._closed = False
-        self._ssl = _ssl_context(verify_tls) if origin.tls else None
+        self._ssl = ssl_context(verify=verify_tls) if origin.tls else None
 
     @property
     def idle_connections(self) -> int:
@@ -129,7 +129,8 @@ class Upstream:
         return connection
 
 
-def _ssl_context(verify: bool) -> ssl.SSLContext:
+def ssl_context(*, verify: bool) -> ssl.SSLContext:
+    """TLS towards replicas, trusting whom the machine trusts; without ``verify`` anyone."""
     context = ssl.create_default_context()
     if not verify:
         context.check_hostname = False

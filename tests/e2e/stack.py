@@ -161,7 +161,9 @@ class Stack:
     async def listen(self) -> asyncio.Server:
         loop = asyncio.get_running_loop()
         front = self.gateway.front
-        server = await loop.create_server(lambda: front(self._config, self._state, {}, loop), "127.0.0.1", 0)
+        server = await loop.create_server(
+            lambda: front(self._config, self._state, {}, loop), "127.0.0.1", 0, backlog=2_048
+        )
         self.port = server.sockets[0].getsockname()[1]
         return server
 
