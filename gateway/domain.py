@@ -83,7 +83,9 @@ class TextSize(NamedTuple):
 
     ``narrow`` are ASCII characters, ``wide`` all others (a Chinese character is about one token, an English one a
     quarter), ``messages`` the turns and tool definitions, each of which the chat template wraps in a few tokens.
-    ``tokens`` are prompt tokens the client already counted (a prompt given as token ids).
+    ``tokens`` are prompt tokens the client already counted (a prompt given as token ids). Of the narrow ones ``digits``
+    are digits (many tokenizers spend a token on each), of the wide ones ``three_byte`` take three or more bytes in
+    UTF-8 (Chinese, Japanese, Korean; a Cyrillic or accented letter takes two, and about half as many tokens).
     """
 
     narrow: int = 0
@@ -91,6 +93,8 @@ class TextSize(NamedTuple):
     messages: int = 0
     images: int = 0
     tokens: int = 0
+    digits: int = 0
+    three_byte: int = 0
 
 
 class Estimate(NamedTuple):

