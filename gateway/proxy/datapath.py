@@ -180,16 +180,22 @@ class DataPath:
         deadline = self.clock.monotonic() + self.serving.drain_s
         while self.exchanges and self.clock.monotonic() < deadline:
             await self.clock.sleep(0.05)
-        for exchange in tuple(self.exchanges):
-            exchange.kill(Draining("The gateway shut down before the answer was complete."))
-        while self.exchanges and self.clock.monotonic() < deadline + 1.0:
-            await self.clock.sleep(0.05)
+        await self._cut()
 
     async def close(self) -> None:
-        """End every task and connection."""
+        """End every call, task and connection."""
+        await self._cut()
         for model in self.models.values():
             model.close(Draining("The gateway is shutting down; another one will answer.", retry_after_s=5.0))
         await self.tasks.close()
+
+    async def _cut(self) -> None:
+        """End the calls under way, and give them a second to take their leave."""
+        for exchange in tuple(self.exchanges):
+            exchange.kill(Draining("The gateway shut down before the answer was complete."))
+        deadline = self.clock.monotonic() + 1.0
+        while self.exchanges and self.clock.monotonic() < deadline:
+            await self.clock.sleep(0.05)
 
     # -- Fleet -----------------------------------------------------------------------------------------------------
 

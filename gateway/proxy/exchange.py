@@ -106,7 +106,8 @@ class Exchange:
             self._refuse(error)
         except asyncio.CancelledError:
             if self._killed is None:
-                self.answer.downlink.abort()
+                if not self.answer.over:
+                    self.answer.downlink.abort()
                 raise
             self._end(self._killed)
         except Exception:  # the outer boundary of a call: whatever happens, it is answered and recorded

@@ -187,6 +187,7 @@ class World:
             server.close()
         self.run(asyncio.sleep(0))
         assert asyncio.all_tasks(self.loop) == set()
+        self._sweep = None
 
 
 @pytest.fixture

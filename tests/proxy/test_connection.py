@@ -235,6 +235,23 @@ def test_surplus_in_the_same_read_ends_the_connection_but_not_the_answer(
 
 
 @pytest.mark.parametrize("surplus", SURPLUS.values(), ids=SURPLUS.keys())
+@pytest.mark.parametrize("raw", [LENGTH, CHUNKED])
+def test_surplus_behind_the_end_of_a_body_under_way(wire: Wire, raw: bytes, surplus: bytes) -> None:
+    cut = raw.index(b"he") + 1
+    wire.says([raw[:cut]], [LENGTH])
+
+    async def in_two() -> tuple[Response, bytes]:
+        task = wire.loop.create_task(wire.fetch())
+        await asyncio.sleep(1)
+        wire.server.peers[0].send(raw[cut:] + surplus)
+        return await task
+
+    assert wire.run(in_two())[1] == b"hello"
+    assert wire.get() == (200, b"hello")
+    assert len(wire.server.peers) == 2
+
+
+@pytest.mark.parametrize("surplus", SURPLUS.values(), ids=SURPLUS.keys())
 def test_surplus_on_an_idle_connection_ends_it(wire: Wire, surplus: bytes) -> None:
     wire.says([[LENGTH]], [LENGTH])
     assert wire.get() == (200, b"hello")

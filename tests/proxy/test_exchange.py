@@ -220,6 +220,19 @@ class TestBreaker:
         fleet(world, Seen(whole(status, b"{}")), breaker=BreakerSpec(failures=2))
         assert [world.finish(world.call())[0].status for _ in range(3)] == [status, status, 503]
 
+    @pytest.mark.parametrize("sends", [(), (STREAM_HEAD, chunk(event()))], ids=["silent", "cut"])
+    def test_e1_so_do_silence_and_broken_answers(self, world: World, sends: tuple[bytes, ...]) -> None:
+        async def script(peer: Any) -> None:
+            await peer.request()
+            peer.send(*sends)
+            await peer.sleep(0.1 if sends else 100.0)
+            peer.close()
+
+        fleet(world, script, breaker=BreakerSpec(failures=2), timeouts=TimeoutSpec(first_byte_s=5.0))
+        found = [world.finish(world.call(stream=True))[0].outcome for _ in range(3)]
+        assert found[0] is found[1] is (Outcome.UPSTREAM_CUT if sends else Outcome.UPSTREAM_TIMEOUT)
+        assert found[2] is Outcome.NO_REPLICA
+
     def test_e1_a_trial_whose_client_leaves_frees_its_place(self, world: World) -> None:
         fleet(world, Seen(whole(500, b"{}")), breaker=BreakerSpec(failures=1, open_s=5.0))
         world.finish(world.call())
@@ -400,9 +413,11 @@ class TestDrain:
         fleet(world, streams(tokens=5_000), cap=1)
         clients = [world.call(stream=True) for _ in range(2)]
         world.advance(1.0)
+        before = world.loop.time()
         world.run(world.path.close())
-        world.finish(*clients)
         assert all(client.downlink.over for client in clients)
+        assert {record.outcome for record in world.finish(*clients)} == {Outcome.DRAINING}
+        assert world.loop.time() - before < 1.0
 
 
 class TestAdmission:
