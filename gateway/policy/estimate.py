@@ -112,21 +112,17 @@ def _corrected(actual: int, before: float, after: float, correction: Correction)
 def _filtered(size: TextSize, actual: int, weights: Weights) -> Weights:
     """One step of the filter, scaled so that each prompt counts by its relative error."""
     narrow, wide, messages, _, _, digits, three = size
-    per_token = ((narrow - digits) / actual, digits / actual, (wide - three) / actual, three / actual)
-    moves = [variance * x for variance, x in zip(weights.variance, per_token, strict=True)]
-    gain = 1.0 / (1.0 + EVEN_TOKENS / actual + sum(move * x for move, x in zip(moves, per_token, strict=True)))
-    seen = sum(weight * x for weight, x in zip(weights.tokens, per_token, strict=True))
-    step = gain * (1.0 - messages * MESSAGE_TOKENS / actual - seen)
-    tokens = [
-        min(max(weight + move * step, low), high)
-        for weight, move, low, high in zip(weights.tokens, moves, LOWEST, HIGHEST, strict=True)
-    ]
+    plain, digit = (narrow - digits) / actual, digits / actual
+    two, three = (wide - three) / actual, three / actual
+    (w1, w2, w3, w4), (v1, v2, v3, v4) = weights
+    m1, m2, m3, m4 = v1 * plain, v2 * digit, v3 * two, v4 * three  # unrolled: it runs on the data path
+    gain = 1.0 / (1.0 + EVEN_TOKENS / actual + m1 * plain + m2 * digit + m3 * two + m4 * three)
+    seen = (messages * MESSAGE_TOKENS) / actual + w1 * plain + w2 * digit + w3 * two + w4 * three
+    step = gain * (1.0 - seen)
+    tokens = map(min, map(max, (w1 + m1 * step, w2 + m2 * step, w3 + m3 * step, w4 + m4 * step), LOWEST), HIGHEST)
+    left = (v1 - gain * m1 * m1, v2 - gain * m2 * m2, v3 - gain * m3 * m3, v4 - gain * m4 * m4)
     # A kind of text not seen for long is never less sure than it was at the start.
-    variances = [
-        min((variance - gain * move * move) / FORGETTING, unsure)
-        for variance, move, unsure in zip(weights.variance, moves, UNSURE, strict=True)
-    ]
-    return Weights(Kinds(*tokens), Kinds(*variances))
+    return Weights(Kinds(*tokens), Kinds(*[min(v / FORGETTING, most) for v, most in zip(left, UNSURE, strict=True)]))
 
 
 def _clamp(value: float, bounds: tuple[float, float]) -> float:
