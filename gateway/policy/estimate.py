@@ -111,9 +111,9 @@ def _corrected(actual: int, before: float, after: float, correction: Correction)
 
 def _filtered(size: TextSize, actual: int, weights: Weights) -> Weights:
     """One step of the filter, scaled so that each prompt counts by its relative error."""
-    narrow, wide, messages, _, _, digits, three = size
+    narrow, wide, messages, _, _, digits, three_byte = size
     plain, digit = (narrow - digits) / actual, digits / actual
-    two, three = (wide - three) / actual, three / actual
+    two, three = (wide - three_byte) / actual, three_byte / actual
     (w1, w2, w3, w4), (v1, v2, v3, v4) = weights
     m1, m2, m3, m4 = v1 * plain, v2 * digit, v3 * two, v4 * three  # unrolled: it runs on the data path
     gain = 1.0 / (1.0 + EVEN_TOKENS / actual + m1 * plain + m2 * digit + m3 * two + m4 * three)
