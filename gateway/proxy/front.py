@@ -84,6 +84,7 @@ class Front(asyncio.Protocol):
         self._url = b""
         self._headers: Headers = []
         self._head_bytes = 0  # of the parsed lines
+        self._head_bytes_max = 0
         self._quiet_bytes = 0  # read since anything was complete: of a head, chunk extensions, trailers
         self._progress = False  # whether the read being parsed completed anything
         self._unsent_bytes = 0  # of a closing connection, when last looked at
@@ -179,23 +180,26 @@ class Front(asyncio.Protocol):
         self._url = b""
         self._headers = []
         self._head_bytes = 0
-        if not self._turns:
+        self._head_bytes_max = self.path.serving.header_bytes_max
+        if not self._turns and self.phase is not Phase.HEAD:
             self._enter(Phase.HEAD)
 
     def on_url(self, url: bytes) -> None:
         """A piece of the request target."""
         self._url += url
-        self._count(len(url))
+        self._head_bytes += len(url)
+        if self._head_bytes > self._head_bytes_max:
+            self._fault = self._too_large()
+            raise self._fault
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header, or a trailer, which is dropped."""
-        self._count(len(name) + len(value) + 4)
-        if self._receiving is not None:
-            return
-        self._headers.append((name.lower(), value))
-        if len(self._headers) > self.path.serving.header_count_max:
+        self._head_bytes += len(name) + len(value) + 4
+        if self._head_bytes > self._head_bytes_max:
             self._fault = self._too_large()
             raise self._fault
+        if self._receiving is None:
+            self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """Decide what the request is, before its body."""
@@ -214,7 +218,8 @@ class Front(asyncio.Protocol):
             self.client,
             self.path.clock.monotonic(),
         )
-        self._fault = objection(request, version)
+        too_many = len(self._headers) > self.path.serving.header_count_max
+        self._fault = self._too_large() if too_many else objection(request, version)
         if self._fault is not None:
             raise self._fault
         assert self.transport is not None
@@ -331,12 +336,6 @@ class Front(asyncio.Protocol):
         return HeadersTooLarge(
             f"The header section is over {serving.header_bytes_max:,} bytes or {serving.header_count_max} headers."
         )
-
-    def _count(self, size: int) -> None:
-        self._head_bytes += size
-        if self._head_bytes > self.path.serving.header_bytes_max:
-            self._fault = self._too_large()
-            raise self._fault
 
     def _enter(self, phase: Phase) -> None:
         self.phase = phase
