@@ -17,7 +17,7 @@ from gateway.policy.health import CLOSED, ProbeState
 from gateway.proxy.gate import Grant
 from gateway.proxy.model import Model
 from gateway.testing.loop import VirtualLoop
-from tests.proxy.conftest import model_spec, replica_spec
+from tests.proxy.world import model_spec, replica_spec
 
 NAMES = ("a", "b", "c")
 CLASSES = st.sampled_from(CallClass)

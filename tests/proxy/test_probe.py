@@ -17,7 +17,7 @@ from gateway.proxy.pool import Replica
 from gateway.proxy.probe import Prober
 from gateway.proxy.tasks import Tasks
 from gateway.testing.loop import VirtualLoop
-from tests.proxy.conftest import model_spec, replica_spec
+from tests.proxy.world import model_spec, replica_spec
 
 MODELS = {"data": [{"id": "qwen", "max_model_len": 32_768}, {"id": "other", "max_model_len": 5}]}
 METRICS = 'vllm:num_requests_running{model_name="qwen"} 3.0\nvllm:num_requests_waiting{model_name="qwen"} 1.0\n'
