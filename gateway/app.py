@@ -80,9 +80,8 @@ class Gateway:
         self._prober = Prober(
             self.path.tasks, self.clock, interval_s=serving.probe_interval_s, timeout_s=serving.probe_timeout_s
         )
-        models = list(self.path.models.values())
-        await self._prober.first_round(models)
-        self._prober.follow(models)
+        await self._prober.first_round(list(self.path.models.values()))
+        self._prober.follow(list(self.path.models.values()))  # others, if settings were applied meanwhile
         self.path.tasks.spawn(self.path.run_sweep())
 
     def apply(self, compiled: Compiled) -> None:

@@ -17,7 +17,7 @@ import typer
 import uvicorn
 
 from gateway.app import Gateway
-from gateway.settings import SettingsError, load
+from gateway.settings import Settings, SettingsError, load
 from gateway.telemetry.logs import configure_logging
 from gateway.telemetry.writer import LineWriter
 
@@ -29,19 +29,20 @@ BACKLOG = 2_048
 class Server(uvicorn.Server):
     """uvicorn's server, ended by draining first: readiness is red and streams finish while it still answers."""
 
-    def __init__(self, config: uvicorn.Config, gateway: Gateway, settings: Path) -> None:
+    def __init__(self, config: uvicorn.Config, gateway: Gateway, settings: Path, fixed: tuple[object, ...]) -> None:
         super().__init__(config)
         self.gateway = gateway
         self.settings = settings
+        self._fixed = fixed
         self._loop: asyncio.AbstractEventLoop | None = None
         self._drained = False
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until told to stop; then drain, and end everything."""
         self._loop = asyncio.get_running_loop()
-        await self.gateway.start()
         self._loop.add_signal_handler(signal.SIGHUP, self.reload)
         try:
+            await self.gateway.start()
             await super().serve(sockets)
         finally:
             await self.gateway.stop()
@@ -50,7 +51,8 @@ class Server(uvicorn.Server):
         """First signal: drain, then stop. Second: stop now."""
         if self._drained or self._loop is None:
             super().handle_exit(sig, frame)
-            self._captured_signals.clear()
+            self.force_exit = True
+            self._captured_signals.clear()  # or uvicorn would raise them again, and the exit code be theirs
             return
         self._drained = True
         self._loop.call_soon_threadsafe(self._begin_drain)
@@ -64,6 +66,8 @@ class Server(uvicorn.Server):
                 logger.error("settings not reloaded: %s", fault)
             return
         self.gateway.apply(settings.compile())
+        if fixed_of(settings) != self._fixed:
+            logger.warning("server.host, server.port and server.log_level are taken at the next start only")
         for warning in settings.warnings:
             logger.warning("%s", warning)
         logger.info("settings reloaded from %s", self.settings)
@@ -101,7 +105,7 @@ def serve(
         server_header=False,
         timeout_graceful_shutdown=5,
     )
-    server = Server(uvicorn_config, gateway, config)
+    server = Server(uvicorn_config, gateway, config, fixed_of(settings))
     logger.info("listening on http://%s:%d", compiled.server.host, listener.getsockname()[1])
     try:
         uvicorn_config.load()
@@ -109,6 +113,12 @@ def serve(
             runner.run(server.serve([listener]))
     finally:
         writer.close()
+
+
+def fixed_of(settings: Settings) -> tuple[object, ...]:
+    """The settings that a reload does not take."""
+    server = settings.server
+    return server.host, server.port, server.log_level
 
 
 def _listen(host: str, port: int) -> socket.socket:
