@@ -152,7 +152,7 @@ class Exchange:
         assert self.key is not None
         stored = self.path.stored.find(response_id, self.key.team.name)
         model = self.model = self.path.models.get(stored.model) if stored is not None else None
-        if model is None:
+        if model is None or not self.key.team.may_use(model.spec.name):
             raise NotFound(f"No response '{response_id[:100]}' of yours is known here.", param="response_id")
         need = Need(CallClass.SHORT, Estimate(0, 0, 0), 0, self.nonce, self._elsewhere(model, response_id))
         grant = self.grant = model.gate.borrow(need)
@@ -164,7 +164,7 @@ class Exchange:
         """Replicas that cannot take a call which goes on from a stored response: all but the one that has it."""
         assert self.key is not None
         stored = self.path.stored.find(response_id, self.key.team.name)
-        if stored is None or stored.replica not in model.pool.replicas:
+        if stored is None or stored.model != model.spec.name or stored.replica not in model.pool.replicas:
             return frozenset()
         return frozenset(model.pool.replicas) - {stored.replica}
 

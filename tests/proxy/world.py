@@ -97,6 +97,7 @@ class World:
         self,
         *,
         secret: str | None = SECRET,
+        method: bytes = b"POST",
         path: bytes = CHAT,
         model: str | None = "qwen",
         raw: bytes | None = None,
@@ -111,7 +112,7 @@ class World:
         if secret is not None:
             head.append((b"authorization", b"Bearer " + secret.encode()))
         downlink = FakeDownlink()
-        exchange = self.path.open(Request(b"POST", path, path, head, "192.0.2.1", self.loop.time()), downlink)
+        exchange = self.path.open(Request(method, path, path, head, "192.0.2.1", self.loop.time()), downlink)
         assert exchange is not None
         exchange.start(raw)
         return Client(exchange, downlink)
