@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -24,6 +25,7 @@ from gateway.telemetry.writer import LineWriter
 logger = logging.getLogger("gateway")
 
 BACKLOG = 2_048
+OPEN_FILES = 65_536
 
 
 class Server(uvicorn.Server):
@@ -87,6 +89,7 @@ def serve(
     """Run the gateway."""
     settings = load(config, os.environ)
     compiled = settings.compile()
+    _raise_open_files()
     listener = _listen(compiled.server.host, compiled.server.port)
     writer = LineWriter()
     configure_logging(compiled.server.log_level, writer)
@@ -119,6 +122,14 @@ def fixed_of(settings: Settings) -> tuple[object, ...]:
     """The settings that a reload does not take."""
     server = settings.server
     return server.host, server.port, server.log_level
+
+
+def _raise_open_files() -> None:
+    """Take as many open files as the system allows: each stream needs two, and the usual soft limit is 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from itertools import pairwise
 
 import psutil
 import pytest
@@ -190,3 +192,68 @@ async def test_front_a_closing_connection_nobody_reads_is_cut(monkeypatch: pytes
         assert (await running.record())["outcome"] == "client_stalled"
         await until(running.idle, what="the stalled client's connection being cut")
         client.leave()
+
+
+def split(data: bytes, seed: int) -> list[bytes]:
+    """``data`` in pieces: single bytes for seed 0, else at random places."""
+    places = random.Random(seed)
+    cuts = range(1, len(data)) if seed == 0 else sorted(places.sample(range(1, len(data)), places.randint(1, 40)))
+    return [data[start:end] for start, end in pairwise([0, *cuts, len(data)])]
+
+
+@pytest.mark.parametrize("seeds", [range(1), range(1, 60)], ids=["bytewise", "random"])
+@served
+async def test_front_the_places_where_reads_split_change_nothing(seeds: range) -> None:
+    upstream = Upstream()
+    offer = AUTH + b"connection: upgrade\r\nupgrade: h2c\r\n"
+    chunked = b"transfer-encoding: chunked\r\n\r\n%x;e=1\r\n%b\r\n0\r\nt: v\r\n\r\n" % (len(BODY), BODY)
+    data = b"".join(
+        (
+            post(BODY),
+            get(b"/healthz"),
+            b"\r\n",
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n" + AUTH + chunked,
+            post(BODY, extra=offer),
+            get(b"/v1/../x", method=b"HEAD"),
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n" + offer + chunked,
+            post(b"[]", extra=AUTH + b"connection: close\r\n"),
+        )
+    )
+    async with stack(upstream) as running:
+        for seed in seeds:
+            async with await running.client() as client:
+                for piece in split(data, seed):
+                    client.send(piece)
+                    await asyncio.sleep(0)
+                for status in (200, 200, 200, 200, 404, 200, 400):
+                    assert (await client.reply(bodyless=status == 404)).status == status, seed
+                assert await client.closed() == b""
+        assert {seen.body for seen in upstream.seen} == {BODY}
+        assert len(upstream.seen) == 4 * len(seeds)
+
+
+@served
+async def test_front_garbage_never_does_more_than_close_a_connection() -> None:
+    """Valid requests with bytes changed, dropped and doubled."""
+    places = random.Random(7)
+    whole = post(BODY) + get(b"/healthz") + post(BODY, extra=AUTH + b"connection: upgrade\r\nupgrade: h2c\r\n")
+    async with stack(Upstream(), server={"header_read_s": 0.3, "body_read_s": 0.3, "idle_s": 0.3}) as running:
+        for _ in range(300):
+            data = bytearray(whole)
+            for _ in range(places.randint(1, 4)):
+                at = places.randrange(len(data))
+                match places.randrange(3):
+                    case 0:
+                        data[at] = places.randrange(256)
+                    case 1:
+                        del data[at : at + places.randint(1, 20)]
+                    case _:
+                        data[at:at] = data[at : at + places.randint(1, 50)]
+            async with await running.client() as client:
+                client.send(bytes(data))
+                client.writer.write_eof() if places.randrange(2) else None
+                await asyncio.sleep(0.001)
+        async with await running.client() as client:
+            client.send(whole)
+            assert [(await client.reply()).status for _ in range(3)] == [200] * 3
+        assert "Traceback" not in running.log_text

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.stack import ADMIN_KEY, AUTH, KEY, Client, Reply, get, post, prompt, served, settings_of, until
-from tests.e2e.upstream import DONE, Upstream, delta, role, stop, stream, usage
+from tests.e2e.upstream import DONE, Upstream, chat, delta, role, stop, stream, usage
 from tests.e2e.vllm_server import free_port
 
 ADMIN = b"authorization: Bearer " + ADMIN_KEY.encode() + b"\r\n"
@@ -70,10 +70,11 @@ class Running:
             raise AssertionError(self.log[-2_000:]) from error
 
 
-async def start(folder: Path, text: str) -> Process:
+async def start(folder: Path, text: str, *before: str) -> Process:
     path = folder / "gateway.yaml"
     path.write_text(text)
     return await asyncio.create_subprocess_exec(
+        *before,
         sys.executable,
         "-m",
         "gateway",
@@ -92,10 +93,10 @@ def settings_for(upstreams: Sequence[Upstream], port: int, **server: Any) -> dic
 
 
 @asynccontextmanager
-async def gateway(folder: Path, settings: dict[str, Any]) -> AsyncIterator[Running]:
+async def gateway(folder: Path, settings: dict[str, Any], *before: str) -> AsyncIterator[Running]:
     """Started, and killed at the end if the test did not end it; never a traceback in its log."""
     port = settings["server"]["port"]
-    process = await start(folder, json.dumps(settings))
+    process = await start(folder, json.dumps(settings), *before)
     running = Running(process, port, folder / "gateway.yaml")
     collecting = asyncio.get_running_loop().create_task(running.collect())
     try:
@@ -325,3 +326,14 @@ async def test_start_the_date_is_on_every_answer_and_no_server_name(tmp_path: Pa
             headers = (await running.ask(data)).headers
             assert headers["date"].endswith("GMT")
             assert "server" not in headers
+
+
+@served
+async def test_start_a_low_soft_limit_on_open_files_is_raised(tmp_path: Path) -> None:
+    lowered = ("sh", "-c", 'ulimit -Sn 64; exec "$@"', "sh")
+    async with Upstream() as upstream, gateway(tmp_path, settings_for([upstream], free_port()), *lowered) as running:
+        upstream.default = [0.5, chat()]
+        clients = [await running.client() for _ in range(80)]
+        for client in clients:
+            client.send(post(prompt()))
+        assert {(await client.reply()).status for client in clients} == {200}
