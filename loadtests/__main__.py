@@ -1,4 +1,4 @@
-"""``python -m loadtests bench`` and ``estimate``: what the gateway is measured with."""
+"""``python -m loadtests``: what the gateway is measured with."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import typer
 
 from loadtests.bench.command import bench
 from loadtests.estimate.command import estimate
+from loadtests.report.compare import compare
+from loadtests.runner.command import convert, run
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 app.command()(bench)
 app.command()(estimate)
+app.command()(run)
+app.command()(compare)
+app.command()(convert)
 
 
 @app.callback()
