@@ -26,6 +26,7 @@ from gateway.ports import Directory, Downlink, Events, QueueStatus, RecordSink, 
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.model import Model
 from gateway.proxy.pacer import Pacer
+from gateway.proxy.pool import Replica
 from gateway.proxy.request import Request
 from gateway.proxy.stored import StoredResponses
 from gateway.proxy.tasks import Tasks
@@ -73,6 +74,7 @@ class DataPath:
         self.serving = serving
         self._directory = directory
         self._draining = False
+        self._left: list[Replica] = []  # of models that are gone, with calls under way
         self._names: dict[str, Model] = {}
         self._serial = count(seed)
         self.apply(models, serving)
@@ -82,17 +84,27 @@ class DataPath:
     def apply(self, models: tuple[ModelSpec, ...], serving: ServingSpec) -> None:
         """Take settings, all at once: calls under way go on with what they have."""
         before, self.models = self.models, {}
+        for name in before.keys() - {spec.name for spec in models}:
+            gone = before[name]
+            gone.close(_no_model(name))
+            self._left += (*gone.pool, *gone.pool.retired)
+        self._left = [replica for replica in self._left if replica.inflight or replica.light]
         for spec in models:
-            model = before.pop(spec.name, None)
+            model = before.get(spec.name)
             if model is None:
-                model = Model(spec, self.clock)
+                model = Model(spec, self.clock, self._returning(spec))
             else:
                 model.apply(spec)
             self.models[spec.name] = model
-        for gone in before.values():
-            gone.close(_no_model(gone.spec.name))
         self._names = {name: m for m in self.models.values() for name in (m.spec.name, *m.spec.aliases)}
         self.serving = serving
+
+    def _returning(self, spec: ModelSpec) -> list[Replica]:
+        """Replicas of a new model that still finish calls of one that is gone: a renamed model keeps its caps."""
+        urls = {replica.url for replica in spec.replicas}
+        found = [replica for replica in self._left if replica.spec.url in urls]
+        self._left = [replica for replica in self._left if replica.spec.url not in urls]
+        return found
 
     # -- requests --------------------------------------------------------------------------------------------------
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from gateway.clock import Clock
 from gateway.domain import ModelSpec
 from gateway.errors import GatewayError
 from gateway.policy import retry
 from gateway.proxy.gate import Gate
-from gateway.proxy.pool import Pool
+from gateway.proxy.pool import Pool, Replica
 from gateway.proxy.tokens import TokenEstimator
 
 
 class Model:
     """Everything the data path keeps for one model."""
 
-    def __init__(self, spec: ModelSpec, clock: Clock) -> None:
+    def __init__(self, spec: ModelSpec, clock: Clock, returning: Iterable[Replica] = ()) -> None:
         self.spec = spec
-        self.pool = Pool(spec, clock)
+        self.pool = Pool(spec, clock, returning)
         self.gate = Gate(self.pool)
         self.tokens = TokenEstimator()
         self._retry_balance = spec.retry.budget_burst

@@ -5,7 +5,7 @@ A ``Replica`` is mutable and lives as long as its URL stays configured; policies
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 
 from gateway.clock import Clock
@@ -151,12 +151,15 @@ class Permit:
 
 
 class Pool:
-    """The replicas that serve one model, in configured order."""
+    """The replicas that serve one model, in configured order.
 
-    def __init__(self, model: ModelSpec, clock: Clock) -> None:
+    ``retired`` ones finish their calls; should their URL come back, so do they. ``returning`` are such from elsewhere.
+    """
+
+    def __init__(self, model: ModelSpec, clock: Clock, returning: Iterable[Replica] = ()) -> None:
         self.clock = clock
         self.replicas: dict[str, Replica] = {}
-        self.retired: list[Replica] = []
+        self.retired = list(returning)
         self.model = model
         self.apply(model)
 

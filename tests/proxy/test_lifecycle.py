@@ -46,6 +46,30 @@ def test_e6_waiters_of_a_removed_model_are_told(world: World) -> None:
     assert world.finish(running)[0].outcome is Outcome.OK
 
 
+@pytest.mark.parametrize("away", [False, True])
+def test_e6_a_renamed_model_keeps_the_caps_of_its_replicas(world: World, away: bool) -> None:
+    fleet(world, streams(tokens=50, gap_s=0.1), cap=1)
+    running = world.call(stream=True)
+    world.advance(1.0)
+    if away:
+        reloaded(world)
+    reloaded(world, model_spec(replica_spec("r0", 1), name="renamed"))
+    waiting = world.call(stream=True, model="renamed")
+    first, second = world.finish(running, waiting)
+    assert (first.outcome, second.outcome) == (Outcome.OK, Outcome.OK)
+    assert second.queue_s == pytest.approx(first.e2e_s - 1.0, abs=0.3)
+
+
+def test_e6_what_a_removed_model_left_is_forgotten_when_it_ends(world: World) -> None:
+    fleet(world, streams(tokens=10))
+    running = world.call(stream=True)
+    reloaded(world)
+    assert world.finish(running)[0].outcome is Outcome.OK
+    reloaded(world)
+    assert world.path._left == []
+    assert world.servers["r0"].open_connections == 0
+
+
 def test_e6_a_wider_cap_lets_waiters_in(world: World) -> None:
     fleet(world, streams(tokens=50), cap=1)
     clients = [world.call(stream=True) for _ in range(3)]
