@@ -10,7 +10,7 @@ import asyncio
 import json
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, cast
@@ -254,9 +254,3 @@ def bytewise(script: Script) -> Iterator[Piece]:
                 yield 0.0
         else:
             yield piece
-
-
-async def every(upstreams: Sequence[Upstream]) -> AsyncIterator[Upstream]:
-    for upstream in upstreams:
-        async with upstream:
-            yield upstream
