@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import trustme
 
+from gateway.settings import load
 from gateway.sim.profiles import PROFILES
 from gateway.sim.server import SimServer
 from tests.e2e.stack import ADMIN_KEY, Reply, Stack, get, prompt, served, stack, until
@@ -244,6 +245,35 @@ async def test_e8_a_health_page_that_drips_is_no_health() -> None:
         assert "in time" in replica.probe.why
         upstream.health = [response(b"")]
         await until(lambda: replica.available)
+
+
+@served
+async def test_e6_reloading_under_load_fails_no_call_and_keeps_the_caps() -> None:
+    one, two = Upstream(), Upstream()
+    one.default = two.default = [0.01, chat()]
+    async with stack(one, two, replica={"concurrency": {"max": 4}}) as running:
+        both = json.loads(running.settings.read_text())
+        only = json.loads(running.settings.read_text())
+        del only["models"][0]["replicas"][0]
+        statuses: Counter[int] = Counter()
+        over = asyncio.Event()
+
+        async def keep_asking() -> None:
+            async with await running.client() as client:
+                while not over.is_set():
+                    client.post(prompt())
+                    statuses[(await client.reply()).status] += 1
+
+        asking = [asyncio.get_running_loop().create_task(keep_asking()) for _ in range(20)]
+        for settings in [only, both] * 8:
+            running.settings.write_text(json.dumps(settings))
+            running.gateway.apply(load(running.settings, {}).compile())
+            await asyncio.sleep(0.05)
+        over.set()
+        await asyncio.gather(*asking)
+        assert set(statuses) == {200}
+        assert two.inflight_max == 4
+        await until(lambda: one.inflight == two.inflight == 0)
 
 
 # -- TLS --------------------------------------------------------------------------------------------------------------
