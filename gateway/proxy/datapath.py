@@ -29,7 +29,7 @@ from gateway.proxy.pacer import Pacer
 from gateway.proxy.pool import Replica
 from gateway.proxy.request import Request
 from gateway.proxy.stored import StoredResponses
-from gateway.proxy.tasks import Tasks
+from gateway.proxy.tasks import Tasks, going_on
 from gateway.wire.endpoints import route_of
 from gateway.wire.headers import Headers, credentials, request_id
 
@@ -175,7 +175,8 @@ class DataPath:
             await self.clock.sleep(SWEEP_S)
             now = self.clock.monotonic()
             self.events.lagged(max(0.0, now - before - SWEEP_S))
-            self.sweep(now)
+            with going_on("a sweep"):
+                self.sweep(now)
 
     def sweep(self, now: float) -> None:
         """One round of looking after what time alone changes."""

@@ -16,7 +16,7 @@ from gateway.clock import Clock
 from gateway.policy.health import CLOSED
 from gateway.proxy.model import Model
 from gateway.proxy.pool import Replica
-from gateway.proxy.tasks import Tasks
+from gateway.proxy.tasks import Tasks, going_on
 from gateway.proxy.upstream import ssl_context
 from gateway.wire.vllm import parse_metrics, parse_models
 
@@ -62,7 +62,8 @@ class Prober:
             await self.probe(model, replica)
         while True:
             await self._clock.sleep(self.interval_s)
-            await self.probe(model, replica)
+            with going_on("a probe"):
+                await self.probe(model, replica)
 
     async def probe(self, model: Model, replica: Replica) -> None:
         """One look at ``replica``; on its return whoever waits for it is seated."""

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def going_on(what: str) -> Iterator[None]:
+    """The outer boundary of one step of a loop that must never end: a step that fails is logged, the next one comes."""
+    try:
+        yield
+    except Exception:
+        logger.exception("%s failed", what)
 
 
 class Tasks:
