@@ -5,12 +5,14 @@ from __future__ import annotations
 import typer
 
 from loadtests.bench.command import bench
+from loadtests.calibrate.command import calibrate
 from loadtests.estimate.command import estimate
 from loadtests.report.compare import compare
 from loadtests.runner.command import convert, run
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 app.command()(bench)
+app.command()(calibrate)
 app.command()(estimate)
 app.command()(run)
 app.command()(compare)

@@ -7,7 +7,9 @@ The rules are those of vLLM's V1 scheduler:
        admitted when its whole prompt fits the KV cache beside what runs.
     3. Known leading blocks are skipped, except that at least the last token is always computed.
     4. A prefill that ends in a step yields its first token in that step.
-    5. When a decode needs a block and none is left, the newest sequence is preempted: its blocks are freed, it
+    5. With speculative decoding a decode takes its draft tokens of the budget too, and yields one token more than
+       were accepted. Drafts past the end of the answer are not made.
+    6. When a decode needs a block and none is left, the newest sequence is preempted: its blocks are freed, it
        returns to the head of the queue and later recomputes its prompt and what it had produced.
 """
 
@@ -17,6 +19,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
+from zlib import crc32
 
 from gateway.sim.cache import BlockCache
 from gateway.sim.spec import EngineSpec, Pace
@@ -26,23 +29,28 @@ from gateway.sim.spec import EngineSpec, Pace
 class EngineRequest:
     """What the engine is asked: ``blocks`` are chained hashes of the full blocks of prompt and output, in order.
 
-    An ``output_tokens`` of 0 ends with the prefill (embeddings).
+    An ``output_tokens`` of 0 ends with the prefill (embeddings). ``rank`` pins it to one of several engines.
     """
 
     id: str
     prompt_tokens: int
     output_tokens: int
     blocks: Sequence[int] = ()
+    rank: int | None = None
 
 
 class Progress(NamedTuple):
-    """What a step did for one request: tokens produced, whether the first of them was the request's first."""
+    """What a step did for one request: tokens produced, whether the first of them was the request's first.
+
+    ``rank`` tells which engine it was.
+    """
 
     id: str
     tokens: int
     first: bool
     finished: bool
     cached_tokens: int
+    rank: int = 0
 
 
 class Step(NamedTuple):
@@ -54,7 +62,10 @@ class Step(NamedTuple):
 
 @dataclass(slots=True)
 class EngineCounters:
-    """Totals since the start, as vLLM exports them (tokens, requests)."""
+    """Totals since the start, as vLLM exports them (tokens, requests).
+
+    ``accepted_at`` counts accepted draft tokens by their position in the draft.
+    """
 
     steps: int = 0
     prompt_tokens: int = 0
@@ -62,6 +73,9 @@ class EngineCounters:
     prefix_queries: int = 0
     prefix_hits: int = 0
     preemptions: int = 0
+    drafts: int = 0
+    draft_tokens: int = 0
+    accepted_at: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
@@ -72,7 +86,8 @@ class _Running:
     target: int
     computed: int = 0
     emitted: int = 0
-    credit: float = 0.0  # speculative tokens earned, not yet whole
+    chances: tuple[float, ...] = ()  # that at least 1, 2, … draft tokens are accepted
+    draw: int = 0  # state of its pseudo-random sequence
     cached: int | None = None  # tokens found at first admission
     committed: int = 0  # leading full blocks already offered to the cache
     shared: list[int] = field(default_factory=list)
@@ -89,6 +104,12 @@ class _Running:
         """Whether every token was computed and sent."""
         return self.computed >= self.target and self.emitted >= self.request.output_tokens
 
+    def accept(self, drafted: int) -> int:
+        """How many of ``drafted`` tokens are accepted this time."""
+        self.draw = (self.draw * 1_664_525 + 1_013_904_223) % 2**32  # Numerical Recipes' generator
+        share = self.draw / 2**32
+        return sum(share < chance for chance in self.chances[:drafted])
+
 
 @dataclass(slots=True)
 class _Load:
@@ -104,10 +125,13 @@ class _Load:
 class Engine:
     """Continuous batching over one KV cache."""
 
-    def __init__(self, spec: EngineSpec, pace: Pace) -> None:
+    def __init__(self, spec: EngineSpec, pace: Pace, rank: int = 0) -> None:
         self.spec = spec
         self.pace = pace
+        self.rank = rank
         self.counters = EngineCounters()
+        if spec.speculation is not None:
+            self.counters.accepted_at = [0] * spec.speculation.draft_tokens
         self.cache = BlockCache(spec.kv_blocks)
         self._waiting: deque[_Running] = deque()
         self._running: list[_Running] = []
@@ -137,6 +161,9 @@ class Engine:
         if self.spec.blocks_for(request.prompt_tokens + request.output_tokens) > self.cache.capacity:
             raise ValueError("prompt and output are larger than the KV cache")
         sequence = _Running(request, target=request.prompt_tokens)
+        if self.spec.speculation is not None:
+            sequence.chances = self.spec.speculation.chances(request.id)
+            sequence.draw = crc32(request.id.encode(errors="replace"), 1)
         self._by_id[request.id] = sequence
         self._waiting.append(sequence)
 
@@ -214,12 +241,11 @@ class Engine:
             self._emit(sequence, 1, load)
 
     def _decode(self, sequence: _Running, load: _Load) -> None:
-        tokens = int(sequence.credit + self.spec.decode_tokens)
-        tokens = min(tokens, sequence.request.output_tokens - sequence.emitted, load.budget)
-        if not self._grow(sequence, tokens):
+        drafted = min(len(sequence.chances), sequence.request.output_tokens - sequence.emitted - 1, load.budget - 1)
+        if not self._grow(sequence, 1 + drafted):
             return
-        sequence.credit = (sequence.credit + self.spec.decode_tokens) % 1.0
-        load.budget -= tokens
+        tokens = 1 + (self._verify(sequence, drafted) if drafted else 0)
+        load.budget -= 1 + drafted
         load.decodes += 1
         load.context += sequence.computed
         sequence.computed += tokens
@@ -227,12 +253,22 @@ class Engine:
         self._commit(sequence)
         self._emit(sequence, tokens, load)
 
+    def _verify(self, sequence: _Running, drafted: int) -> int:
+        accepted = sequence.accept(drafted)
+        self.counters.drafts += 1
+        self.counters.draft_tokens += drafted
+        for position in range(accepted):
+            self.counters.accepted_at[position] += 1
+        return accepted
+
     def _emit(self, sequence: _Running, tokens: int, load: _Load) -> None:
         first = sequence.emitted == 0
         tokens = min(tokens, sequence.request.output_tokens - sequence.emitted)
         sequence.emitted += tokens
         self.counters.generation_tokens += tokens
-        load.progress.append(Progress(sequence.request.id, tokens, first, sequence.done, sequence.cached or 0))
+        load.progress.append(
+            Progress(sequence.request.id, tokens, first, sequence.done, sequence.cached or 0, self.rank)
+        )
 
     def _grow(self, sequence: _Running, tokens: int) -> bool:
         """Take blocks for ``tokens`` more, preempting the newest as needed. False if that was ``sequence`` itself."""

@@ -1,4 +1,7 @@
-"""An engine in simulated time: requests arrive, are taken in, and steps follow one another. Pure, like the engine.
+"""A server's engines in simulated time: requests arrive, are taken in, steps follow one another. Pure, like the engine.
+
+With several engines (vLLM's data parallelism behind one API server) a request that names no rank goes to the one with
+the least load, four times the waiting plus the running; what an engine has in its prefix cache plays no part.
 
 Whoever holds a ``Machine`` owns the clock: the HTTP server maps it to real time, ``replay`` and load tests in virtual
 time simply jump to the next moment something happens.
@@ -28,34 +31,73 @@ class _Arrival(NamedTuple):
     request: EngineRequest
 
 
+_WAITING_WEIGHT = 4  # vLLM's, in its data-parallel client
+
+
+@dataclass(slots=True, eq=False)
+class _Lane:
+    """An engine and the step it is in."""
+
+    engine: Engine
+    step: Step | None = None
+    ends_s: float = 0.0
+
+    @property
+    def load(self) -> int:
+        """What the balance between engines goes by."""
+        return _WAITING_WEIGHT * self.engine.waiting + self.engine.running
+
+
 class Machine:
-    """One engine, its intake and the step it is in."""
+    """The engines of one server, their common intake and the steps they are in."""
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
-        self.engine = Engine(profile.engine, profile.pace)
-        self._arrivals: list[_Arrival] = []  # heap by the moment they reach the engine
+        self._lanes = tuple(_Lane(Engine(profile.engine, profile.pace, rank)) for rank in range(profile.engines))
+        self._arrivals: list[_Arrival] = []  # heap by the moment they reach an engine
         self._order = 0
         self._live: set[str] = set()
-        self._step: Step | None = None
-        self._ends_s = 0.0
+
+    @property
+    def engines(self) -> tuple[Engine, ...]:
+        """By rank."""
+        return tuple(lane.engine for lane in self._lanes)
+
+    @property
+    def engine(self) -> Engine:
+        """The first engine: the only one of most servers."""
+        return self._lanes[0].engine
+
+    @property
+    def running(self) -> int:
+        """Requests in a batch."""
+        return sum(lane.engine.running for lane in self._lanes)
 
     @property
     def queued(self) -> int:
-        """Requests accepted but not in the batch."""
-        return len(self._arrivals) + self.engine.waiting
+        """Requests accepted but in no batch."""
+        return len(self._arrivals) + sum(lane.engine.waiting for lane in self._lanes)
 
     @property
     def wake_s(self) -> float | None:
-        """When something happens next, or ``None`` while there is nothing to do."""
-        if self._step is not None:
-            return self._ends_s
-        return self._arrivals[0].ready_s if self._arrivals else None
+        """When something happens next, or ``None`` while there is nothing to do.
+
+        While every engine is in a step an arrival changes nothing before one of them ends.
+        """
+        due_s = [lane.ends_s for lane in self._lanes if lane.step is not None]
+        if self._arrivals and len(due_s) < len(self._lanes):
+            due_s.append(self._arrivals[0].ready_s)
+        return min(due_s, default=None)
 
     def submit(self, request: EngineRequest, now_s: float) -> None:
-        """Take ``request`` in at ``now_s``; it reaches the engine after the profile's intake time."""
+        """Take ``request`` in at ``now_s``; it reaches an engine after the profile's intake time.
+
+        Raises ``ValueError`` if its id is known or its rank is of no engine.
+        """
         if request.id in self._live:
             raise ValueError(f"request {request.id} is already here")
+        if request.rank is not None and not 0 <= request.rank < len(self._lanes):
+            raise ValueError(f"there is no engine {request.rank}")
         self._live.add(request.id)
         self._order += 1
         ready_s = now_s + self.profile.intake_s(request.prompt_tokens)
@@ -66,7 +108,7 @@ class Machine:
         if request_id not in self._live:
             return False
         self._live.discard(request_id)
-        if not self.engine.abort(request_id):
+        if not any(lane.engine.abort(request_id) for lane in self._lanes):
             self._arrivals = [arrival for arrival in self._arrivals if arrival.request.id != request_id]
             heapq.heapify(self._arrivals)
         return True
@@ -75,22 +117,31 @@ class Machine:
         """Everything that happens up to ``now_s``, in order."""
         happenings: list[Happening] = []
         while (due_s := self.wake_s) is not None and due_s <= now_s:
-            happenings.extend(self._end_step(due_s))
-            self._begin_step(due_s)
+            self._take_in(due_s)
+            for lane in self._lanes:
+                if lane.step is None or lane.ends_s <= due_s:
+                    happenings.extend(self._end_step(lane, due_s))
+                    _begin_step(lane, due_s)
         return happenings
 
-    def _end_step(self, now_s: float) -> list[Happening]:
-        step, self._step = self._step, None
+    def _take_in(self, now_s: float) -> None:
+        while self._arrivals and self._arrivals[0].ready_s <= now_s:
+            request = heapq.heappop(self._arrivals).request
+            least = min(self._lanes, key=lambda lane: lane.load)
+            lane = least if request.rank is None else self._lanes[request.rank]
+            lane.engine.add(request)
+
+    def _end_step(self, lane: _Lane, now_s: float) -> list[Happening]:
+        step, lane.step = lane.step, None
         seen = [Happening(now_s, progress) for progress in step.progress if progress.id in self._live] if step else []
         self._live.difference_update(happening.progress.id for happening in seen if happening.progress.finished)
         return seen
 
-    def _begin_step(self, now_s: float) -> None:
-        while self._arrivals and self._arrivals[0].ready_s <= now_s:
-            self.engine.add(heapq.heappop(self._arrivals).request)
-        if self.engine.running or self.engine.waiting:
-            self._step = self.engine.step()
-            self._ends_s = now_s + self._step.duration_s
+
+def _begin_step(lane: _Lane, now_s: float) -> None:
+    if lane.engine.running or lane.engine.waiting:
+        lane.step = lane.engine.step()
+        lane.ends_s = now_s + lane.step.duration_s
 
 
 @dataclass(slots=True)
@@ -110,7 +161,7 @@ class Timing:
 
 
 def replay(profile: Profile, arrivals: Iterable[tuple[float, EngineRequest]]) -> dict[str, Timing]:
-    """Run ``arrivals`` (seconds, request) through one engine to the end; timings by request id."""
+    """Run ``arrivals`` (seconds, request) through one server to the end; timings by request id."""
     machine = Machine(profile)
     timings: dict[str, Timing] = {}
     happenings: list[Happening] = []

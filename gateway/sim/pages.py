@@ -148,13 +148,13 @@ class Pages:
         reply.send(200, encode({"prompt": from_ids(tokens)}))
 
     def _stats(self, _: HttpRequest, reply: Reply) -> None:
-        visits, engine = self._service.visits, self._service.driver.machine.engine
+        visits, machine = self._service.visits, self._service.driver.machine
         body = {
             "inflight": visits.inflight,
             "inflight_max": visits.inflight_max,
             "opened": visits.opened,
-            "running": engine.running,
-            "waiting": self._service.driver.machine.queued,
+            "running": machine.running,
+            "waiting": machine.queued,
             "faults_left": self._service.faults.left,
             **{str(ending): count for ending, count in visits.endings.items()},
             "requests": {visit.id: visit.ending for visit in visits.latest()},

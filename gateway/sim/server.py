@@ -59,7 +59,7 @@ class SimServer:
 
     @property
     def machine(self) -> Machine:
-        """The engine and its intake."""
+        """The engines and their intake."""
         return self._driver.machine
 
     @property

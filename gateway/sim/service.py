@@ -72,6 +72,7 @@ class _Call:
     engine_id: str
     fault: Fault | None
     sent_s: float
+    rank: int = 0  # of the engine that works on it, once one does
 
 
 class Service:
@@ -82,7 +83,7 @@ class Service:
         self.driver = driver
         self.visits = Visits()
         self.faults = Faults()
-        self.counters = ServerCounters()
+        self.counters = tuple(ServerCounters() for _ in driver.machine.engines)
         self._clock = clock
 
     def serve(self, request: HttpRequest, reply: Reply) -> None:
@@ -94,13 +95,13 @@ class Service:
         reply.on_over = lambda broken: self._over(call, broken)
         if self._misbehaves(call):
             return
-        rank = request.headers.get("x-data-parallel-rank", "")
+        rank, ranks = _pinned(request), len(self.counters)
         limit = self.spec.max_num_queued_reqs
         if limit is not None and self.driver.machine.queued >= limit:
-            self.counters.rejected += 1
+            self.counters[0].rejected += 1
             self._refuse(call, busy())
-        elif rank.isdecimal() and int(rank[:9]) > 0:  # one engine: rank 0; a word is ignored, as vLLM does
-            self._refuse(call, asks.bad(f"data_parallel_rank {rank[:9]} is out of range [0, 1)."))
+        elif rank is not None and rank >= ranks:
+            self._refuse(call, asks.bad(f"data_parallel_rank {rank} is out of range [0, {ranks})."))
         else:
             offload(len(request.body), lambda: self._prepare(request), lambda ready: self._begin(call, ready))
 
@@ -135,16 +136,18 @@ class Service:
 
         def sink(progress: Progress) -> None:
             call.visit.tokens += progress.tokens
+            call.rank = progress.rank
+            counters = self.counters[progress.rank]
             if progress.first:
-                self.counters.prefill_count += 1
-                self.counters.prefill_s += self.driver.now_s - call.sent_s
+                counters.prefill_count += 1
+                counters.prefill_s += self.driver.now_s - call.sent_s
             if progress.finished:
-                self.counters.finished["length" if ready.answer.finish == "length" else "stop"] += 1
+                counters.finished["length" if ready.answer.finish == "length" else "stop"] += 1
             writer.on_progress(progress)
 
         call.visit.status = 200
-        request = EngineRequest(call.engine_id, ready.prompt_tokens, ready.answer.tokens, ready.blocks)
-        self.driver.submit(request, sink)
+        tokens, rank = ready.answer.tokens, _pinned(call.request)
+        self.driver.submit(EngineRequest(call.engine_id, ready.prompt_tokens, tokens, ready.blocks, rank), sink)
 
     def _embed(self, call: _Call, ready: Embedded) -> None:
         def sink(progress: Progress) -> None:
@@ -165,7 +168,8 @@ class Service:
             call.reply.send(200, encode(body))
 
         call.visit.status = 200
-        self.driver.submit(EngineRequest(call.engine_id, ready.prompt_tokens, 0, ready.blocks), sink)
+        rank = _pinned(call.request)
+        self.driver.submit(EngineRequest(call.engine_id, ready.prompt_tokens, 0, ready.blocks, rank), sink)
 
     def _misbehaves(self, call: _Call) -> bool:
         """Whether a fault has already dealt with the request."""
@@ -191,9 +195,15 @@ class Service:
     def _over(self, call: _Call, broken: bool) -> None:
         asked_for = call.visit.ending is Ending.BROKEN
         if self.driver.abort(call.engine_id):
-            self.counters.finished["abort"] += 1
+            self.counters[call.rank].finished["abort"] += 1
         ending = Ending.BROKEN if asked_for else Ending.ABORTED if broken else Ending.DONE
         self.visits.close(call.visit, ending)
+
+
+def _pinned(request: HttpRequest) -> int | None:
+    """The engine asked for; a word is ignored, as vLLM does."""
+    rank = request.headers.get("x-data-parallel-rank", "")
+    return int(rank[:9]) if rank.isdecimal() else None
 
 
 def busy() -> Refusal:

@@ -29,7 +29,7 @@ def test_serves_until_told_to_stop():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"), [(["--profile", "D99"], "there are D3"), (["--speed", "0"], "above 0")]
+    ("arguments", "words"), [(["--profile", "D99"], "there are D1"), (["--speed", "0"], "above 0")]
 )
 def test_bad_arguments_are_one_line(arguments, words):
     done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=20, check=False)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.sim.engine import Engine, EngineRequest
-from gateway.sim.spec import EngineSpec, Pace
+from gateway.sim.spec import EngineSpec, Pace, Speculation
 
 PACE = Pace(decode_steps=((1, 0.01), (16, 0.02)), kv_read_s=1e-8, prefill_s=1e-4, prefill_position_s=1e-9)
 
@@ -111,11 +111,42 @@ def test_decode_that_outgrows_the_cache_preempts_the_newest_and_loses_nothing():
     assert engine.counters.prompt_tokens == 120
 
 
-def test_speculative_decoding_yields_its_mean():
-    engine = Engine(spec(decode_tokens=2.5), PACE)
-    engine.add(EngineRequest("a", 1, 101))
-    assert drain(engine)[0]["a"] == 101
-    assert engine.counters.steps == 1 + 40
+def test_speculative_decoding_yields_groups_of_tokens_and_counts_them():
+    engine = Engine(spec(speculation=Speculation(2, 0.8, 0.8), max_num_batched_tokens=6), PACE)
+    engine.add(EngineRequest("a", 6, 1_000))
+    assert engine.step().progress[0].tokens == 1
+    steps = [engine.step().progress[0].tokens for _ in range(300)]
+    assert set(steps) == {1, 2, 3}
+    counted = engine.counters
+    assert (counted.drafts, counted.draft_tokens) == (300, 600)
+    assert sum(steps) == 300 + sum(counted.accepted_at)
+    assert [count / 300 for count in counted.accepted_at] == pytest.approx([0.8, 0.64], abs=0.06)
+    drain(engine)
+    assert counted.generation_tokens == 1_000
+
+
+def test_acceptance_belongs_to_the_request():
+    speculation = Speculation(2, 0.75, 0.93)
+    chances = [speculation.chances(str(number))[0] for number in range(200)]
+    assert min(chances) < 0.77 < 0.91 < max(chances)
+    assert all(0.75 <= chance <= 0.93 for chance in chances)
+    assert speculation.chances("7") == (chances[7], chances[7] ** 2)
+
+
+def test_a_draft_takes_its_tokens_of_the_budget():
+    engine = Engine(spec(max_num_batched_tokens=8, speculation=Speculation(2, 1.0, 1.0)), PACE)
+    engine.add(EngineRequest("chat", 4, 50))
+    engine.step()
+    engine.add(EngineRequest("long", 100, 1))
+    step = engine.step()
+    assert [progress.tokens for progress in step.progress] == [3]
+    assert step.duration_s == pytest.approx(PACE.decode_s(1) + 4 * PACE.kv_read_s + PACE.chunk_s(0, 5))
+
+
+@pytest.mark.parametrize("limits", [(0, 0.5, 0.5), (1, 0.6, 0.5), (1, -0.1, 0.5), (1, 0.5, 1.1)])
+def test_impossible_speculation_is_refused(limits):
+    with pytest.raises(ValueError):
+        Speculation(*limits)
 
 
 def test_abort_frees_at_once_wherever_the_request_is():
@@ -138,7 +169,7 @@ def test_impossible_requests_are_refused(request_):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"max_num_seqs": 0}, {"max_num_batched_tokens": 2}, {"kv_tokens": 15}, {"decode_tokens": 0.5}]
+    "changes", [{"max_num_seqs": 0}, {"max_num_batched_tokens": 2}, {"kv_tokens": 15}, {"block_tokens": 0}]
 )
 def test_impossible_limits_are_refused(changes):
     with pytest.raises(ValueError):
@@ -162,7 +193,7 @@ SPECS = st.builds(
     max_num_batched_tokens=st.integers(6, 200),
     kv_tokens=st.integers(368, 1_500),
     long_prefill_tokens=st.sampled_from([0, 5, 48]),
-    decode_tokens=st.sampled_from([1.0, 1.7, 3.0]),
+    speculation=st.sampled_from([None, Speculation(1, 0.5, 0.9), Speculation(3, 1.0, 1.0)]),
     prefix_caching=st.booleans(),
 )
 

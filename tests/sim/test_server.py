@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.sim.ask import Refusal
 from gateway.sim.http import Connection, Reply
 from gateway.sim.offload import THREAD_BYTES, offload
-from gateway.sim.profiles import D3
+from gateway.sim.profiles import D1, D2, D3
 from gateway.sim.server import SimServer
 
 FAST = 40.0
@@ -296,6 +296,60 @@ def test_only_the_engines_there_are_can_be_pinned(rank, status):
         return await client.post(CHAT, json=hello(max_tokens=1), headers={"x-data-parallel-rank": rank})
 
     assert run(scene).status_code == status
+
+
+def samples(text):
+    """The values of a metrics page by name and labels."""
+    return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line[0] != "#"}
+
+
+def test_two_engines_behind_one_server_have_caches_of_their_own():
+    body = hello(messages=[{"role": "user", "content": "x" * 800}], max_tokens=2)
+
+    async def scene(client, _):
+        cached = []
+        for rank in ("0", "0", "1", "word"):  # the word: balanced, and both engines are idle
+            answer = await client.post(CHAT, json=body, headers={"x-data-parallel-rank": rank})
+            cached.append(answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
+        refused = await client.post(CHAT, json=body, headers={"x-data-parallel-rank": "2"})
+        return cached, refused, (await client.get("/metrics")).text
+
+    cached, refused, text = run(scene, D1)
+    assert [count > 0 for count in cached] == [False, True, False, True]
+    assert refused.status_code == 400
+    assert "[0, 2)" in refused.json()["error"]["message"]
+    values = samples(text)
+    for rank, requests in (("0", 3), ("1", 1)):
+        labels = f'engine="{rank}",model_name="qwen"'
+        assert values[f"vllm:generation_tokens_total{{{labels}}}"] == 2 * requests
+        assert values[f'vllm:request_success_total{{{labels},finished_reason="length"}}'] == requests
+        assert values[f"vllm:request_prefill_time_seconds_count{{{labels}}}"] == requests
+    configs = [name for name in values if name.startswith("vllm:cache_config_info")]
+    assert [f'engine="{rank}"' in config for rank, config in enumerate(configs)] == [True, True]
+    assert not any("spec_decode" in name for name in values)
+
+
+def test_speculative_decoding_sends_groups_of_tokens_and_counts_them():
+    async def scene(client, _):
+        stream = await client.post(CHAT, json=hello(stream=True, max_tokens=300, ignore_eos=True))
+        return events(stream.text), (await client.get("/metrics")).text
+
+    chunks, text = run(scene, D2)
+    values = samples(text)
+    labels = 'engine="0",model_name="qwen"'
+    drafts, drafted, accepted = (
+        values[f"vllm:spec_decode_{name}_total{{{labels}}}"]
+        for name in ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
+    )
+    by_position = [
+        values[f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{{labels},position="{at}"}}'] for at in (0, 1)
+    ]
+    pieces = [event["choices"][0]["delta"]["content"] for event in chunks[1:-2]]
+    assert max(map(len, pieces)) > 8  # a simulated token has at most four characters
+    assert sum(by_position) == accepted
+    assert drafted == pytest.approx(2 * drafts, abs=1)
+    assert 300 - len(pieces) == accepted
+    assert 0.55 < accepted / drafted < 0.95
 
 
 def test_api_key_guards_v1_only():
