@@ -76,7 +76,7 @@ def differences(first: Result, second: Result) -> list[str]:
             ("seed", first.seed, second.seed),
             ("seconds", first.seconds, second.seconds),
             ("speed", first.speed, second.speed),
-            ("workload", first.parameters.get("workload"), second.parameters.get("workload")),
+            *_settings(first.parameters.get("workload"), second.parameters.get("workload")),
             ("CPU", first.machine.get("CPU"), second.machine.get("CPU")),
         )
         if old != new
@@ -87,6 +87,15 @@ def differences(first: Result, second: Result) -> list[str]:
         found += [f"the {name} does not count: {reason}" for reason in result.failed]
         found += [f"the {name} was saturated: {limit}" for limit in (result.effort.limits if result.effort else ())]
     return found
+
+
+def _settings(first: object, second: object, name: str = "workload") -> Iterator[tuple[str, object, object]]:
+    """(name, first, second) of every number of the workloads that is not the same."""
+    if isinstance(first, dict) and isinstance(second, dict):
+        for key in sorted({*first, *second}):
+            yield from _settings(first.get(key), second.get(key), f"{name}.{key}")
+    elif first != second:
+        yield name, first, second
 
 
 def compare(
@@ -100,7 +109,7 @@ def compare(
     try:
         left, right = load(first), load(second)
     except (OSError, ValueError) as error:
-        console.print(str(error), style="red", highlight=False, markup=False)
+        typer.echo(f"compare: {error}", err=True)
         raise typer.Exit(1) from None
     table = Table(title=escape(f"{first.name} and {second.name}"), title_justify="left")
     for name in ("calls", "figure", "first", "second", "second ÷ first"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -90,6 +91,7 @@ class Exchange:
         self.answer = Answer(stream=stream)
         self.begun: asyncio.Future[None] = loop.create_future()  # the first token, or the end
         self.ended: asyncio.Future[None] = loop.create_future()
+        self.over = False  # a cancelled wait leaves its future done, but not the exchange over
         self.status = 0
         self.replica: str | None = None
         self.retry_after_s: float | None = None
@@ -97,6 +99,7 @@ class Exchange:
 
     def finish(self, trouble: Trouble | None = None) -> None:
         """It is over; with ``trouble`` unless the answer came whole."""
+        self.over = True
         if not self.ended.done():
             self.ended.set_result(None) if trouble is None else self.ended.set_exception(trouble)
         self.note_begin()
@@ -112,7 +115,6 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpResponseParser(self)
         self._exchange: Exchange | None = None
 
@@ -160,7 +162,7 @@ class Connection(asyncio.Protocol):
         if exchange.status != 200:
             exchange.error = (exchange.error + body)[:_ERROR_BYTES_MAX]
             return
-        exchange.answer.feed(body, self._loop.time())
+        exchange.answer.feed(body, time.monotonic())  # the loop's own time ticks in milliseconds
         if exchange.answer.first_s is not None:
             exchange.note_begin()
 
@@ -219,9 +221,8 @@ class Client:
             first = exchange.answer.first_s is None
             raise Trouble("client left: no first token in time" if first else "client left: took too long") from None
         finally:
-            if not exchange.ended.done():
-                exchange.ended.cancel()
-                connection.transport.abort()
+            if not exchange.over:
+                connection.transport.abort()  # so that the target stops working for nobody
             elif not exchange.ended.cancelled():
                 exchange.ended.exception()  # it was seen, even if nobody waits for it any more
 

@@ -68,7 +68,7 @@ def run(
             raise_file_limit()
             result = _measure(console, replace(base, **more))
     except (ValueError, OSError, fleets.NotStarted) as error:
-        console.print(f"run: {error}", style="red", highlight=False, markup=False)
+        typer.echo(f"run: {error}", err=True)
         raise typer.Exit(2) from None
     _report(console, result, out or RESULTS / f"run-{scenario}-{datetime.now(UTC):%Y%m%d-%H%M%S}.json")
 

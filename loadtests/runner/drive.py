@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Coroutine, Iterable
 
 from loadtests.report.result import OK, UNFINISHED, Call
@@ -27,7 +28,7 @@ class Drive:
         self._asks_left = asks_max
         self._call_s_max = call_s_max
         self._loop = asyncio.get_running_loop()
-        self._origin_s = self._loop.time()
+        self._origin_s = time.monotonic()
         self._tasks: set[asyncio.Task[None]] = set()
         self._sources: set[asyncio.Task[None]] = set()
         self.calls: list[Call] = []
@@ -39,11 +40,11 @@ class Drive:
     @property
     def now_s(self) -> float:
         """Workload seconds since the start."""
-        return (self._loop.time() - self._origin_s) * self._speed
+        return (time.monotonic() - self._origin_s) * self._speed
 
     def start(self) -> None:
         """Let everybody begin now."""
-        self._origin_s = self._loop.time()
+        self._origin_s = time.monotonic()
         for user in self._workload.users:
             self._begin(self._user(user), self._sources)
         for arrivals in self._workload.arrivals:
