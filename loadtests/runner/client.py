@@ -222,6 +222,7 @@ class Client:
             raise Trouble("client left: no first token in time" if first else "client left: took too long") from None
         finally:
             if not exchange.over:
+                exchange.ended.cancel()  # nobody waits for what the closing will say
                 connection.transport.abort()  # so that the target stops working for nobody
             elif not exchange.ended.cancelled():
                 exchange.ended.exception()  # it was seen, even if nobody waits for it any more

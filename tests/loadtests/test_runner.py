@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import io
 import os
 import signal
 import subprocess
@@ -14,6 +16,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from gateway.sim.faults import Fault, FaultKind
@@ -23,6 +26,7 @@ from loadtests.__main__ import app
 from loadtests.report.result import OK, UNFINISHED, Result, load
 from loadtests.runner.client import Target
 from loadtests.runner.engines import Replica
+from loadtests.runner.live import shown
 from loadtests.runner.run import Plan, Scene, run
 from loadtests.workloads.ask import Workload
 from loadtests.workloads.mix import scenario
@@ -56,10 +60,15 @@ def against(scene: Callable[[SimServer], Awaitable[Result]], **options: object) 
             assert server.visits.inflight == 0
 
     async def main() -> Result:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
         async with serving() as server:
             return await scene(server)
 
-    return asyncio.run(main())
+    faults: list[dict[str, object]] = []
+    result = asyncio.run(main())
+    gc.collect()
+    assert faults == []
+    return result
 
 
 def passed(result: Result) -> dict[str, bool | None]:
@@ -84,6 +93,16 @@ def test_a_run_measures_and_its_counts_agree() -> None:
     assert result.replicas["a"].over_cap_s == 0.0
     assert result.samples
     assert scenes
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_run_is_shown_as_it_goes(terminal: bool) -> None:
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=150)
+    with shown(console) as watch:
+        against(lambda server: run(plan_for(server, small(10.0)), watch=watch))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "asked" in text
+    assert ("TTFT p50" in text) is terminal
 
 
 def test_prompts_have_the_size_the_workload_says() -> None:
