@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import signal
 import tempfile
@@ -145,10 +146,11 @@ def _scene(
         urls = [sim.url for sim in sims]
         adapted = files.adapted(tree, port=port, urls=urls, keys=keys, admin_key=admin_key, speed=speed)
         files.write(adapted, folder / "gateway.yaml")
+        replicas = files.replicas_of(folder / "gateway.yaml", os.environ)
         console.print("starting the gateway", style="dim")
         front = stack.enter_context(fleets.gateway(folder / "gateway.yaml", port, folder))
         more = {
-            "replicas": tuple(files.replicas_of(adapted)),
+            "replicas": replicas,
             "page": GatewayPage(front.url, admin_key),
             "processes": {one.name: one.processes() for one in (front, *sims)},
         }

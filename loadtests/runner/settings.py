@@ -17,6 +17,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from gateway.domain import BreakerSpec, QueueSpec, TimeoutSpec
+from gateway.settings import SettingsError, load
 from gateway.sim.profiles import PROFILES
 from loadtests.runner.engines import Replica
 
@@ -98,17 +99,13 @@ def write(tree: Mapping[str, Any], path: Path) -> None:
         yaml.dump(dict(tree), file)
 
 
-def replicas_of(tree: Mapping[str, Any]) -> list[Replica]:
-    """The first model's replicas, with their caps."""
-    return [
-        Replica(str(one["name"]), str(one["url"]).rstrip("/"), _cap(one), one.get("api_key") or None)
-        for one in tree["models"][0].get("replicas") or ()
-    ]
-
-
-def _cap(replica: Mapping[str, Any]) -> int | None:
-    cap = (replica.get("concurrency") or {}).get("max")
-    return cap if isinstance(cap, int) else None
+def replicas_of(path: Path, environment: Mapping[str, str]) -> tuple[Replica, ...]:
+    """The first model's replicas with their caps, as the gateway understands the file. Raises ``ValueError``."""
+    try:
+        model = load(path, environment).compile().models[0]
+    except SettingsError as error:
+        raise ValueError("; ".join(str(fault) for fault in error.faults)) from None
+    return tuple(Replica(one.name, one.url, one.cap_max, one.api_key) for one in model.replicas)
 
 
 def _key(team: str, key: str) -> dict[str, str]:

@@ -228,6 +228,7 @@ def test_the_command_with_a_fleet_and_the_gateway(tmp_path: Path) -> None:
     assert out.with_suffix(".html").read_text().startswith("<!doctype html>")
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     out = tmp_path / "r.json"
     run_it = command("--fleet", "D5", "--speed", "20", "--seconds", "6000", "--out", str(out))

@@ -39,7 +39,7 @@ def test_every_shipped_file_can_be_run(path: Path, tmp_path: Path) -> None:
     assert (compiled.server.host, compiled.server.port) == ("127.0.0.1", 1234)
     assert {team.name for team in compiled.teams} == set(KEYS)
     assert {key.sha256 for key in compiled.keys} == {hashlib.sha256(key.encode()).hexdigest() for key in KEYS.values()}
-    assert [(one.name, one.url, one.cap) for one in settings.replicas_of(adapted)] == [
+    assert [(one.name, one.url, one.cap) for one in settings.replicas_of(tmp_path / "g.yaml", {})] == [
         (replica.name, replica.url, replica.cap_max) for replica in model.replicas
     ]
 
@@ -64,6 +64,17 @@ def test_unlike_servers_serve_what_fits_them(tmp_path: Path) -> None:
     assert (large.serves, small.serves) == ({CallClass.LONG}, {CallClass.SHORT})
     alike = settings.generic(["D5", "D5"], "qwen")["models"][0]["replicas"]
     assert [replica["serves"] for replica in alike] == [["short", "long"]] * 2
+
+
+def test_replicas_are_as_the_gateway_understands_them(tmp_path: Path) -> None:
+    tree = settings.generic(["D5"], "qwen")
+    tree["models"][0]["replicas"] = [{"name": "a", "url": "", "api_key": "${VLLM_KEY}"}]
+    settings.write(adapt(tree, ["http://gpu1:8000/"]), tmp_path / "g.yaml")
+    (replica,) = settings.replicas_of(tmp_path / "g.yaml", {"VLLM_KEY": "secret"})
+    assert (replica.url, replica.api_key) == ("http://gpu1:8000", "secret")
+    assert replica.cap is not None
+    with pytest.raises(ValueError, match="VLLM_KEY"):
+        settings.replicas_of(tmp_path / "g.yaml", {})
 
 
 @pytest.mark.parametrize("text", ["", "- 1", "models: []", "models: {", "models: [3]"])
