@@ -16,7 +16,7 @@ from gateway.domain import Endpoint, TextSize
 from gateway.errors import InvalidRequest
 from gateway.wire import multipart, surrogates
 from gateway.wire.endpoints import Route
-from gateway.wire.textsize import Scale
+from gateway.wire.textsize import Scale, weigh
 
 _TOKENS_MAX: Final = 100_000_000  # more is no bound but a mistake
 _TRUE_WORDS: Final = frozenset({"1", "on", "t", "true", "y", "yes"})  # what the engine's pydantic takes for a boolean
@@ -37,6 +37,36 @@ _LIMITS_BY_ENDPOINT: Final[Mapping[Endpoint, tuple[str, ...]]] = {
     Endpoint.RESPONSES: ("max_output_tokens",),
     Endpoint.MESSAGES: ("max_tokens",),
 }
+
+
+class _PlainTurn(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    role: str
+    content: str
+
+
+class _Options(msgspec.Struct, gc=False):
+    include_usage: bool = True  # as in vLLM, where it is left out
+
+
+class _PlainChat(msgspec.Struct, gc=False):
+    """A chat of nothing but text: the shape of most calls, and cheap to read in one go."""
+
+    messages: list[_PlainTurn]
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: _Options | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    tools: None = None
+    functions: None = None
+    response_format: None = None
+    structured_outputs: None = None
+    guided_json: None = None
+    previous_response_id: None = None
+
+
+_PLAIN_CHAT: Final = msgspec.json.Decoder(_PlainChat)
+_PLAIN_BYTES_MAX: Final = 65_536
 
 
 class _Members(NamedTuple):
@@ -82,6 +112,10 @@ def parse(route: Route, body: bytes, content_type: bytes) -> BodyFacts:
     """
     if route.multipart:
         return _parse_form(body, content_type)
+    if route.endpoint is Endpoint.CHAT and len(body) <= _PLAIN_BYTES_MAX:
+        facts = _plain_chat(body)
+        if facts is not None:
+            return facts
     fields, _ = _open(body)
     options = _value(fields, "stream_options")
     return BodyFacts(
@@ -180,6 +214,22 @@ def _model(fields: Mapping[str, msgspec.Raw]) -> str | None:
     if bytes(fields.get("model", b"null")) == b"null":
         return None
     raise InvalidRequest("`model` must be a string.", param="model")
+
+
+def _plain_chat(body: bytes) -> BodyFacts | None:
+    """Return what ``parse`` would of a chat of plain text, ``None`` if there is more to the body than that."""
+    try:
+        chat = _PLAIN_CHAT.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    bounds = [bound for bound in (chat.max_tokens, chat.max_completion_tokens) if bound and 0 < bound <= _TOKENS_MAX]
+    return BodyFacts(
+        model=chat.model,
+        stream=chat.stream is True,
+        wants_usage=chat.stream_options is not None and chat.stream_options.include_usage,
+        max_tokens=max(bounds, default=None),
+        size=weigh([turn.content for turn in chat.messages], len(chat.messages)),
+    )
 
 
 def _max_tokens(fields: Mapping[str, msgspec.Raw], names: tuple[str, ...]) -> int | None:

@@ -47,6 +47,24 @@ _WHOLE_CHARS: Final = 512
 _STRIDES: Final = (1,) * 10 + (3, 7, 13, 23, 37, 61, 97, 157, 251, 397, 641, 1_021, 2_039, 4_093, 8_191, 16_381, 32_749)
 
 
+def weigh(texts: list[str], turns: int, images: int = 0, tokens: int = 0) -> TextSize:
+    """Return the size of ``texts`` in so many ``turns``, with ``images`` and ``tokens`` counted elsewhere."""
+    chars = sum(map(len, texts))
+    if chars < _WHOLE_CHARS:
+        stride, text = 1, "".join(texts)
+    else:
+        stride = _STRIDES[min(chars.bit_length(), len(_STRIDES) - 1)]
+        text = _every(stride, texts)
+    spelt = text.encode("utf-8", "replace")
+    digits = (len(spelt) - len(spelt.translate(None, _DIGITS))) * stride
+    if len(spelt) == len(text):  # all of it ASCII
+        return TextSize(chars, 0, turns, images, tokens, min(digits, chars), 0)
+    wide, three_byte = _wide_kinds(text, spelt)
+    beyond = min(wide * stride, chars)
+    narrow = chars - beyond
+    return TextSize(narrow, beyond, turns, images, tokens, min(digits, narrow), min(three_byte * stride, beyond))
+
+
 class Scale:
     """Weighs the members of one request ``body`` and adds them up; ``size()`` is the sum."""
 
@@ -59,21 +77,7 @@ class Scale:
 
     def size(self) -> TextSize:
         """Return the sum so far."""
-        texts, turns, images, tokens = self._texts, self._messages, self._images, self._tokens
-        chars = sum(map(len, texts))
-        if chars < _WHOLE_CHARS:
-            stride, text = 1, "".join(texts)
-        else:
-            stride = _STRIDES[min(chars.bit_length(), len(_STRIDES) - 1)]
-            text = _every(stride, texts)
-        spelt = text.encode("utf-8", "replace")
-        digits = (len(spelt) - len(spelt.translate(None, _DIGITS))) * stride
-        if len(spelt) == len(text):  # all of it ASCII
-            return TextSize(chars, 0, turns, images, tokens, min(digits, chars), 0)
-        wide, three_byte = _wide_kinds(text, spelt)
-        beyond = min(wide * stride, chars)
-        narrow = chars - beyond
-        return TextSize(narrow, beyond, turns, images, tokens, min(digits, narrow), min(three_byte * stride, beyond))
+        return weigh(self._texts, self._messages, self._images, self._tokens)
 
     def add_turns(self, raw: msgspec.Raw) -> None:
         """Add messages or conversation items: their text, and one turn each."""
