@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from html import escape
 from pathlib import Path
 
@@ -24,20 +24,25 @@ th:first-child, td:first-child { text-align: left } svg { max-width: 100%; heigh
 
 def write(result: Result, path: Path) -> None:
     """Write the page. Raises ``OSError``."""
+    write_parts(f"{result.scenario}, {result.started_at}", _parts(result), path)
+
+
+def write_parts(title: str, parts: Iterable[str], path: Path) -> None:
+    """Write a page with ``title`` and the HTML ``parts``. Raises ``OSError``."""
+    name = escape(title)
+    head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{name}</title>'
+    text = "".join((head, f"<style>{_STYLE}</style></head><body><h1>{name}</h1>", *parts, "</body></html>\n"))
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(_parts(result)), encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
 
 
 def _parts(result: Result) -> Iterator[str]:
-    title = escape(f"{result.scenario}, {result.started_at}")
-    yield f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-    yield f"<style>{_STYLE}</style></head><body><h1>{title}</h1>"
     bad = [*result.failed, *(result.effort.limits if result.effort else ())]
     if not result.complete:
         bad.append("broken off before its end")
     yield from (f'<p class="bad">{escape(line)}</p>' for line in bad)
     for table in sections(result):
-        yield from _table(table)
+        yield from table_html(table)
     yield "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in remarks(result)) + "</ul>"
     if plots.AVAILABLE:
         yield from (f"<h2>{escape(name)}</h2>{svg}" for name, svg in plots.pictures(result))
@@ -47,10 +52,11 @@ def _parts(result: Result) -> Iterator[str]:
     told = {"target": result.target, "seed": result.seed, "speed": result.speed, "workload seconds": result.seconds}
     for name, value in {**told, **result.machine, **result.parameters}.items():
         yield f"<li>{escape(str(name))}: {escape(str(value))}</li>"
-    yield "</ul></body></html>\n"
+    yield "</ul>"
 
 
-def _table(table: Table) -> Iterator[str]:
+def table_html(table: Table) -> Iterator[str]:
+    """``table`` as HTML, its markup left out."""
     yield f"<table><caption>{_plain(table.title)}</caption><tr>"
     yield "".join(f"<th>{_plain(column.header)}</th>" for column in table.columns) + "</tr>"
     for row in zip(*(column.cells for column in table.columns), strict=True):

@@ -40,20 +40,23 @@ def pictures(result: Result) -> Iterator[tuple[str, str]]:
         raise RuntimeError(MISSING)
     kinds = [name for name in result.groups if name not in _CLASSES]
     if any(call.first_s is not None for call in result.calls):
-        yield "Time to the first token, by the time a call was sent", _svg(lambda axes: _over_time(axes, result, kinds))
+        yield "Time to the first token, by the time a call was sent", svg(lambda axes: _over_time(axes, result, kinds))
     firsts = {kind: found for kind in kinds if (found := result.groups[kind].ttft_s)}
     if firsts:
-        yield "Time to the first token: share of calls below", _svg(lambda axes: _cdf(axes, firsts, "seconds"))
+        yield "Time to the first token: share of calls below", svg(lambda axes: _cdf(axes, firsts, "seconds"))
     gaps = {kind: found for kind in kinds if (found := result.groups[kind].gap_s)}
     if gaps:
-        yield "Gap between tokens: share of gaps below", _svg(lambda axes: _cdf(axes, gaps, "seconds"))
+        yield "Gap between tokens: share of gaps below", svg(lambda axes: _cdf(axes, gaps, "seconds"))
     if any(sample.inflight for sample in result.samples):
-        yield "Calls on each replica (dashed: its cap)", _svg(lambda axes: _load(axes, result))
+        yield "Calls on each replica (dashed: its cap)", svg(lambda axes: _load(axes, result))
     if any(sample.waiting or sample.queued is not None for sample in result.samples):
-        yield "Calls waiting, in the gateway and in the engines", _svg(lambda axes: _queue(axes, result))
+        yield "Calls waiting, in the gateway and in the engines", svg(lambda axes: _queue(axes, result))
 
 
-def _svg(draw: Draw) -> str:
+def svg(draw: Draw) -> str:
+    """What ``draw`` puts on one pair of axes. Raises ``RuntimeError`` without matplotlib."""
+    if not AVAILABLE:
+        raise RuntimeError(MISSING)
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=_SIZE_IN, layout="constrained")
         axes = figure.add_subplot()

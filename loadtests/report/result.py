@@ -150,7 +150,7 @@ class Effort(msgspec.Struct):
 
 
 class Result(msgspec.Struct):
-    """A run. ``groups`` by "all", kinds, and classes (``short``, ``long``)."""
+    """A run. ``groups`` by "all", kinds, and classes (``short``, ``long``). ``speed`` is 0 in virtual time."""
 
     scenario: str
     target: str

@@ -83,7 +83,8 @@ def _three(found: Distribution | None, digits: int = 2) -> list[str]:
 
 def _groups(result: Result) -> Table:
     state = "" if result.complete else " (broken off)"
-    title = f"{result.scenario}, seed {result.seed}, {result.elapsed_s:.0f} s at speed {result.speed:g}{state}"
+    pace = f"at speed {result.speed:g}" if result.speed else "in virtual time"
+    title = f"{result.scenario}, seed {result.seed}, {result.elapsed_s:.0f} s {pace}{state}"
     table = Table(title=title, title_justify="left")
     table.add_column("calls")
     for name in ("asked", "ok", "failed", "TTFT p50 s", "p95", "p99", "gap p50 ms", "p99"):

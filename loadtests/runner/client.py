@@ -187,7 +187,7 @@ class Connection(asyncio.Protocol):
     def _fail(self, outcome: str) -> None:
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
-            exchange.finish(Trouble(outcome))
+            exchange.finish(Trouble(exchange.answer.fault or outcome))  # an error event says more than the cut after it
             self.transport.abort()
 
 

@@ -1,9 +1,9 @@
-"""A workload's users and arrivals in virtual time, and a ``Call`` for everything they ask: as ``runner.drive`` does it."""
+"""A workload's users and arrivals in virtual time, and a ``Call`` for everything they ask: as ``runner.drive`` does."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from math import ceil
 
 from gateway.errors import GatewayError
@@ -15,12 +15,26 @@ from loadtests.workloads.ask import Ask, Due, Reply, User, Workload
 
 
 class Drive:
-    """One run of ``workload``; good for one ``run``. At most ``asks_max`` asks, each of at most ``call_s_max``."""
+    """One run of ``workload``; good for one ``run``. At most ``asks_max`` asks, each of at most ``call_s_max``.
 
-    def __init__(self, workload: Workload, gateway: Gateway, *, asks_max: int, call_s_max: float = 1_800.0) -> None:
+    Every ask is ``late_s()`` seconds late. ``keepalive_s`` is the gateway's (0: never).
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        gateway: Gateway,
+        *,
+        asks_max: int,
+        keepalive_s: float,
+        late_s: Callable[[], float],
+        call_s_max: float = 1_800.0,
+    ) -> None:
         self._workload = workload
         self._gateway = gateway
         self._asks_left = asks_max
+        self._keepalive_s = keepalive_s
+        self._late_s = late_s
         self._call_s_max = call_s_max
         self._loop = asyncio.get_running_loop()
         self._origin_s = self._loop.time()
@@ -65,7 +79,7 @@ class Drive:
         await self._ask(due)
 
     async def _until(self, at_s: float) -> None:
-        await asyncio.sleep(max(0.0, at_s - self.now_s))
+        await asyncio.sleep(max(0.0, at_s - self.now_s) + self._late_s())
 
     def _may_ask(self) -> bool:
         self._asks_left -= 1
@@ -84,7 +98,7 @@ class Drive:
             late = "no first token in time" if answer.first_s is None else "took too long"
             call.outcome = f"client left: {late}"
         except GatewayError as error:
-            cut = answer.first_s is not None
+            cut = answer.first_s is not None or self._has_head(ask, call)
             call.outcome = f"error in the answer: {error.code}" if cut else f"{error.status} {error.code}"
             if error.retry_after_s is not None and not cut:
                 retry_after_s = float(max(1, ceil(error.retry_after_s)))  # as the header says it
@@ -93,6 +107,10 @@ class Drive:
         finally:
             self._note(call, answer)
         return Reply(call.outcome == OK, answer.tokens, retry_after_s=retry_after_s)
+
+    def _has_head(self, ask: Ask, call: Call) -> bool:
+        """Whether the gateway has begun the answer to keep the client waiting: then its status was 200."""
+        return ask.stream and 0 < self._keepalive_s <= self.now_s - call.sent_s
 
     async def _served(self, ask: Ask, answer: Answer) -> None:
         """The client's patience around the gateway. Raises ``TimeoutError`` when it leaves, and what ``serve`` does."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import random
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import gateway
-from gateway.domain import ModelSpec
+from gateway.domain import ModelSpec, ServingSpec
 from gateway.proxy.datapath import SWEEP_S
 from gateway.sim.profiles import PROFILES
 from gateway.testing.loop import VirtualLoop
@@ -21,13 +22,18 @@ from loadtests.virtual.drive import Drive
 from loadtests.virtual.server import Server
 from loadtests.virtual.trip import Gateway
 from loadtests.workloads.ask import Workload
+from loadtests.workloads.prompt import derive
 
 _SWEEPS_A_PROBE = 8  # 2 s, as the gateway's default
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to run. ``profiles`` are those of the model's replicas, in their order; seconds are virtual."""
+    """What to run. ``profiles`` are those of the model's replicas, in their order; seconds are virtual.
+
+    Asks are sent up to ``jitter_s`` late, at random by ``draw``: which of many equally true runs this is.
+    ``keepalive_s`` is the gateway's: after that a waiting stream has its head, and hears of errors in its body.
+    """
 
     workload: Workload
     model: ModelSpec
@@ -36,6 +42,9 @@ class Plan:
     asks_max: int = 50_000
     sample_s: float = 5.0
     queued_max: int | None = None
+    jitter_s: float = 0.0
+    draw: int = 0
+    keepalive_s: float = ServingSpec().keepalive_s
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -44,6 +53,8 @@ class Plan:
             raise ValueError(f"the settings have {len(self.model.replicas)} replicas, the fleet {len(self.profiles)}")
         if not 0 <= self.drain_s <= 86_400 or not SWEEP_S <= self.sample_s <= 3_600:
             raise ValueError(f"drain_s is 0 to 86400, sample_s {SWEEP_S} to 3600")
+        if not 0 <= self.jitter_s <= 60 or self.keepalive_s < 0:
+            raise ValueError("jitter_s is 0 to 60, keepalive_s 0 or more")
         if not 1 <= self.asks_max <= 1_000_000 or (self.queued_max is not None and self.queued_max < 0):
             raise ValueError("asks_max is 1 to 1000000, queued_max 0 or more")
 
@@ -68,9 +79,15 @@ async def _measure(plan: Plan) -> Result:
         spec.name: Server(PROFILES[name], loop, queued_max=plan.queued_max)
         for spec, name in zip(plan.model.replicas, plan.profiles, strict=True)
     }
-    front = Gateway(plan.model, servers, loop, seed=plan.workload.seed)
+    front = Gateway(plan.model, servers, loop, seed=plan.workload.seed + plan.draw)
     before = {name: server.reading() for name, server in servers.items()}
-    drive = Drive(plan.workload, front, asks_max=plan.asks_max)
+    drive = Drive(
+        plan.workload,
+        front,
+        asks_max=plan.asks_max,
+        keepalive_s=plan.keepalive_s,
+        late_s=_lateness(plan),
+    )
     samples: list[Sample] = []
     side = loop.create_task(_look(front, drive, samples, plan.sample_s))
     complete = True
@@ -84,6 +101,14 @@ async def _measure(plan: Plan) -> Result:
     if not side.cancelled():
         side.result()  # it never ends by itself: this raises
     return _result(plan, drive, samples, before, servers, complete=complete)
+
+
+def _lateness(plan: Plan) -> Callable[[], float]:
+    """Seconds by which the next ask is late."""
+    if not plan.jitter_s:
+        return lambda: 0.0
+    rng = random.Random(derive(plan.workload.seed, "late", plan.draw))
+    return lambda: rng.random() * plan.jitter_s
 
 
 async def _look(front: Gateway, drive: Drive, samples: list[Sample], sample_s: float) -> None:

@@ -23,6 +23,9 @@ class Change(NamedTuple):
     policy: str | None = None
 
 
+CONFIGURED = Change()
+
+
 def tree_of(fleet: str, profiles: Sequence[str], config: Path | None) -> dict[str, Any]:
     """The given settings; else those that ``config/`` ships for this fleet, if they fit; else made for it.
 
@@ -38,7 +41,7 @@ def tree_of(fleet: str, profiles: Sequence[str], config: Path | None) -> dict[st
     return files.generic(profiles, "qwen")
 
 
-def model_of(tree: dict[str, Any], profiles: Sequence[str], change: Change = Change()) -> ModelSpec:
+def model_of(tree: dict[str, Any], profiles: Sequence[str], change: Change = CONFIGURED) -> ModelSpec:
     """The first model of ``tree`` with ``change``, as the gateway would compile it. Raises ``ValueError``."""
     urls = [f"http://127.0.0.1:{port}" for port in range(1, len(profiles) + 1)]
     keys = {"nobody": files.new_key()}

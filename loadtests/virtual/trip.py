@@ -1,4 +1,4 @@
-"""One ask's way through the gateway: what decides in ``gateway.proxy.exchange``, in its order, on the gateway's own code.
+"""One ask's way through the gateway: what decides in ``proxy.exchange``, in its order, with the gateway's own code.
 
 Left out is what carries bytes: parsing, connections, relaying. It takes no time here.
 """
