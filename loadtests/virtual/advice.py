@@ -32,13 +32,13 @@ def advise(rows: Sequence[Row]) -> Advice:
     """The advice of one fleet's rows (best first, at least one)."""
     best = rows[0]
     alike = tuple(row.change for row in rows if is_alike(best, row))
-    kept = next((row for row in rows if row.change == CONFIGURED), None)
-    if kept is not None and kept.change in alike:
-        return Advice(best.fleet, CONFIGURED, alike, _keep(rows, kept, alike))
-    gain = _behind(kept, best) if kept is not None else ""
-    return Advice(
-        best.fleet, best.change, alike, f"{best.goodput_per_s:.3f} good calls a second{gain}" + _others(rows, alike)
-    )
+    kept = next((row for row in rows if row.change == CONFIGURED and row.change in alike), None)
+    taken = kept or best
+    reason = f"{taken.goodput_per_s:.3f} good calls a second" + _others(rows, alike, taken)
+    if kept is not None and not any(binds(row) for row in rows):
+        most = max(count for row in rows for run in row.runs for count in run.inflight_max.values())
+        reason = f"no cap was ever reached (at most {most} calls at once on a replica), so none is better: {reason}"
+    return Advice(best.fleet, taken.change, alike, reason)
 
 
 def is_alike(best: Row, row: Row) -> bool:
@@ -63,26 +63,14 @@ def named(change: Change) -> str:
     return ", ".join(words) or "as configured"
 
 
-def _keep(rows: Sequence[Row], kept: Row, alike: Sequence[Change]) -> str:
-    most = max(count for row in rows for run in row.runs for count in run.inflight_max.values())
-    if not any(binds(row) for row in rows):
-        return (
-            f"no cap was ever reached (at most {most} calls at once on a replica): this load does not tell caps apart"
-            + _others(rows, alike)
-        )
-    return f"{kept.goodput_per_s:.3f} good calls a second, and nothing else is better" + _others(rows, alike)
+def _others(rows: Sequence[Row], alike: Sequence[Change], taken: Row) -> str:
+    def told(kind: str, found: Sequence[Row]) -> str:
+        each = (f"{named(row.change)}{_against(row, taken)}" for row in found)
+        return f"; {kind}: {', '.join(each)}" if found else ""
+
+    same = [row for row in rows if row.change in alike and row is not taken]
+    return told("not to be told apart", same) + told("worse", [row for row in rows if row.change not in alike])
 
 
-def _others(rows: Sequence[Row], alike: Sequence[Change]) -> str:
-    worse = [row for row in rows if row.change not in alike]
-    same = [named(change) for change in alike if change != rows[0].change]
-    said = f"; not to be told apart from the best: {'; '.join(same)}" if same else ""
-    if worse:
-        said += "; worse: " + "; ".join(f"{named(row.change)}{_behind(row, rows[0])}" for row in worse)
-    return said
-
-
-def _behind(row: Row, best: Row) -> str:
-    if not best.goodput_per_s:
-        return ""
-    return f" ({row.goodput_per_s / best.goodput_per_s - 1:+.1%})"
+def _against(row: Row, taken: Row) -> str:
+    return f" ({row.goodput_per_s / taken.goodput_per_s - 1:+.1%})" if taken.goodput_per_s else ""

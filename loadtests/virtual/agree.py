@@ -1,7 +1,7 @@
 """Runs over sockets against the same load in virtual time.
 
-Two runs of one load part ways after a while: milliseconds change who waits for whom, answers come at other times,
-and users ask at other times. So virtual time is run several times (``draws``) with every ask up to ``JITTER_S`` late, as
+Two runs of one load part ways after a while: milliseconds change who waits for whom, answers come at other times, and
+users ask at other times. So virtual time is run several times (``draws``) with every ask up to ``JITTER_S`` late, as
 over sockets, which shows how far apart two equal runs are; the calls of all given runs are pooled, draw by draw.
 """
 
