@@ -7,7 +7,7 @@ READY := .venv/.ready
 SOURCES := gateway tests loadtests .ci
 VLLM_VENV := $(or $(GATEWAY_VLLM_VENV),.venv-vllm)
 
-.PHONY: help setup demo test test-vllm check bench lock clean
+.PHONY: help setup demo test test-vllm check compile test-compiled bench lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -34,6 +34,12 @@ check: setup ## format, lint, types, layers and the fast tests, under a minute
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "not slow and not vllm"
+
+compile: setup ## the gateway with its data path compiled by mypyc, in build/compiled (needs a C compiler)
+	@$(BIN)/python .ci/compile.py
+
+test-compiled: compile ## the tests of the data path against the compiled gateway
+	@cd build/compiled && ../../$(BIN)/python -m pytest tests/policy tests/wire tests/proxy tests/e2e -m "not vllm and not slow"
 
 bench: setup ## measure the data path beside nginx and print the table
 	@$(BIN)/python -m loadtests bench

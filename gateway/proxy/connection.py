@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Protocol, cast
+from typing import ClassVar, Protocol, cast
 
 import httptools
 
@@ -27,7 +27,7 @@ CHUNKED = b"chunked"
 class UpstreamFault(Exception):
     """The replica broke the exchange. ``retryable`` says that nothing was started there, as far as one can know."""
 
-    retryable = True
+    retryable: ClassVar[bool] = True
 
 
 class ConnectFailed(UpstreamFault):
@@ -45,13 +45,13 @@ class Stale(ClosedEarly):
 class ProtocolBroken(UpstreamFault):
     """What came is no HTTP/1.1 response."""
 
-    retryable = False
+    retryable: ClassVar[bool] = False
 
 
 class Cut(UpstreamFault):
     """The connection closed in the middle of a body."""
 
-    retryable = False
+    retryable: ClassVar[bool] = False
 
 
 class BodyReceiver(Protocol):

@@ -81,6 +81,7 @@ class Exchange:
         self._killed: GatewayError | Ending | None = None
         self._walking = False
         self._sent_s: float | None = None  # when the attempt under way was sent
+        self._first_byte_s = 0.0  # how long its first byte may take: the prompts ahead of it are prefilled, too
 
     # -- the trip --------------------------------------------------------------------------------------------------
 
@@ -195,10 +196,10 @@ class Exchange:
         """Send to the permit's replica and relay its answer; ``True`` if ``need`` is to be tried elsewhere instead."""
         replica = permit.replica
         self.attempts += 1
-        failed: bool | None = None  # whether the replica was at fault; None: the attempt told nothing
+        told = failed = False  # whether the attempt told anything of the replica, and whether that it was at fault
         try:
             response = await self._send(replica, body)
-            failed = health.counts_as_failure(response.status)
+            told, failed = True, health.counts_as_failure(response.status)
             if not failed:
                 permit.answered()
             if retry.retryable(response.status) and self._may_retry(model, need, str(response.status)):
@@ -207,17 +208,17 @@ class Exchange:
             await self.answer.relay(response, self._own_headers(), strip_usage=strip)
             self._conclude()
         except UpstreamFault as fault:
-            failed = True
+            told = failed = True
             if fault.retryable and self._may_retry(model, need, "connection"):
                 return True
             raise UpstreamError(f"Replica '{replica.spec.name}' failed: {fault}.", retry_after_s=1.0) from fault
         except BaseException as error:
             if isinstance(error, UpstreamCut) or isinstance(self._killed, UpstreamTimeout):
-                failed = True
+                told = failed = True
             raise
         finally:
             self._sent_s = None
-            if failed is not None:
+            if told:
                 permit.told(failed=failed)
         return False
 
@@ -232,8 +233,15 @@ class Exchange:
             request_id=f"{self.request_id}-{self.nonce & 0xFFFFFF:06x}{self.attempts}",
             authorization=None if key is None else f"Bearer {key}",
         )
+        prompt = self.estimate.prompt if self.estimate is not None else 0
+        limits = replica.model.timeouts
+        self._first_byte_s = limits.first_byte_s + (replica.prefilling_tokens + prompt) / limits.prefill_tokens_per_s
         self._sent_s = self.path.clock.monotonic()
-        return await replica.upstream.send((head, body) if len(body) > JOINED_BYTES_MAX else (head + body,))
+        replica.prefilling_tokens += prompt
+        try:
+            return await replica.upstream.send((head, body) if len(body) > JOINED_BYTES_MAX else (head + body,))
+        finally:
+            replica.prefilling_tokens -= prompt
 
     def _may_retry(self, model: Model, need: Need, why: str) -> bool:
         """Whether another replica could take the call, and attempts and budget allow it; takes from the budget."""
@@ -291,10 +299,8 @@ class Exchange:
         if now - self._sent_s > spec.total_s:
             return UpstreamTimeout(f"The answer took longer than {spec.total_s:g} s.")
         if answer.response is None:
-            prompt = self.estimate.prompt if self.estimate is not None else 0
-            limit_s = spec.first_byte_s + prompt / spec.prefill_tokens_per_s
-            if now - self._sent_s > limit_s:
-                return UpstreamTimeout(f"The replica sent nothing for {limit_s:.0f} s.")
+            if now - self._sent_s > self._first_byte_s:
+                return UpstreamTimeout(f"The replica sent nothing for {self._first_byte_s:.0f} s.")
         elif answer.paused_s is None and now - max(answer.last_byte_s, answer.resumed_s) > spec.idle_s:
             return UpstreamTimeout(f"The replica fell silent for {spec.idle_s:g} s.")
         return None

@@ -25,6 +25,7 @@ class Replica:
         self.clock = clock
         self.inflight = 0
         self.light = 0
+        self.prefilling_tokens = 0  # of prompts that were sent and have no answer yet
         self.probes = 0
         self.retired = False
         self.breaker: Breaker = health.CLOSED

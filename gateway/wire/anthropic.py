@@ -8,7 +8,8 @@ from typing import Final
 import msgspec
 
 from gateway.errors import GatewayError
-from gateway.wire.facts import Facts, UsageReport
+from gateway.wire.facts import Facts
+from gateway.wire.usage import UsageReport
 
 
 class _Block(msgspec.Struct, gc=False):

@@ -7,7 +7,8 @@ from typing import Final
 
 import msgspec
 
-from gateway.wire.facts import Facts, last_usage
+from gateway.wire.facts import Facts
+from gateway.wire.usage import last_usage
 
 BODY_BYTES_MAX: Final = 1 << 20
 TAIL_BYTES: Final = 1 << 16

@@ -12,7 +12,8 @@ from typing import Any, Final
 import msgspec
 
 from gateway.errors import GatewayError
-from gateway.wire.facts import Facts, UsageReport
+from gateway.wire.facts import Facts
+from gateway.wire.usage import UsageReport
 
 DONE: Final = b"[DONE]"
 

@@ -15,7 +15,8 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from gateway.wire.facts import Facts, last_usage
+from gateway.wire.facts import Facts
+from gateway.wire.usage import last_usage
 
 EVENT_BYTES_MAX: Final = 1 << 20
 TAIL_BYTES: Final = 1 << 16

@@ -182,6 +182,20 @@ def test_e5_a_long_prompt_may_take_longer_for_its_first_byte(world: World) -> No
     assert record.e2e_s == pytest.approx(80.0, abs=0.1)
 
 
+def test_e5_a_short_prompt_may_wait_for_the_long_one_ahead_of_it(world: World) -> None:
+    async def after_80_s(peer: Any) -> None:
+        await peer.request()
+        await peer.sleep(80.0)
+        peer.send(whole())
+
+    one(world, after_80_s)
+    long = world.call(messages=[{"role": "user", "content": "word " * 60_000}])
+    short = world.call()
+    records = world.finish(long, short)
+    assert [record.outcome for record in records] == [Outcome.OK, Outcome.OK]
+    assert [replica.prefilling_tokens for replica in world.replicas()] == [0]
+
+
 def test_e5_silent_mid_stream(world: World) -> None:
     one(world, says(STREAM_HEAD, chunk(event())))
     client = world.call(stream=True)
