@@ -7,6 +7,7 @@ import typer
 from loadtests.bench.command import bench
 from loadtests.calibrate.command import calibrate
 from loadtests.estimate.command import estimate
+from loadtests.peers.command import peers
 from loadtests.report.compare import compare
 from loadtests.runner.command import convert, run
 from loadtests.virtual.command import agree, sweep, virtual
@@ -15,6 +16,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_
 app.command()(bench)
 app.command()(calibrate)
 app.command()(estimate)
+app.command()(peers)
 app.command()(run)
 app.command()(compare)
 app.command()(convert)

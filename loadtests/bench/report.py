@@ -14,7 +14,7 @@ from rich.table import Table
 
 from loadtests.bench.cases import CASES, DIRECT, FIGURES, GATEWAY, Case, Figure
 from loadtests.bench.run import Bench, Measurement
-from loadtests.bench.targets import Target
+from loadtests.bench.target import Target
 
 _NOTHING = "–"
 _FAILED = "†"

@@ -17,7 +17,7 @@ import msgspec
 from loadtests.bench.cases import Case
 from loadtests.bench.jobs import Job, Result
 from loadtests.bench.processes import LOAD_CORE, PROXY_CORE, free_port, spawned
-from loadtests.bench.targets import Site, Target
+from loadtests.bench.target import Site, Target
 from loadtests.bench.wire import CHAT_PATH, Wanted, chat_body
 
 _REPLICAS = 3

@@ -8,44 +8,14 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from loadtests.bench.target import SECRET, Site, Target
 from loadtests.bench.wire import MODEL
-
-_SECRET = "gw-bench-0123456789abcdef0123456789abcdef"
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """Where a target is to run: the port to listen on, its replicas' URLs, a folder for its files."""
-
-    port: int
-    upstream_urls: tuple[str, ...]
-    folder: Path
-
-
-class Target:
-    """A proxy to measure."""
-
-    name: ClassVar[str]
-
-    def missing(self) -> str | None:
-        """Why it cannot run on this machine and what to do about it, or ``None``."""
-        return None
-
-    def command(self, site: Site) -> list[str] | None:
-        """The command that serves in the foreground at ``site``; writes its files there. ``None``: no proxy at all."""
-        raise NotImplementedError
-
-    def headers(self) -> dict[str, str]:
-        """Headers its clients must send."""
-        return {"authorization": f"Bearer {_SECRET}"}
-
-    def version(self) -> str | None:
-        """What exactly is measured, for the report."""
-        return None
+from loadtests.peers.litellm import LiteLLM
+from loadtests.peers.production_stack import ProductionStack
+from loadtests.peers.routers import SglangCacheAware, VllmCacheAware, VllmRoundRobin
 
 
 class Direct(Target):
@@ -62,6 +32,7 @@ class Nginx(Target):
     """nginx with one worker, keep-alive upstream connections, no buffering of answers and no access log."""
 
     name = "nginx"
+    balance: ClassVar[str] = ""  # nginx's own word for how to choose; without one it takes turns
 
     def missing(self) -> str | None:
         """nginx is a package of the system."""
@@ -82,8 +53,8 @@ class Nginx(Target):
         config.write_text(self._config(site))
         return [str(self._binary()), "-p", str(site.folder), "-c", str(config), "-e", str(site.folder / "error.log")]
 
-    @staticmethod
-    def _config(site: Site) -> str:
+    @classmethod
+    def _config(cls, site: Site) -> str:
         user = "user root;\n" if os.geteuid() == 0 else ""  # its worker must reach the folder, which is ours alone
         servers = "".join(f"    server {url.removeprefix('http://')};\n" for url in site.upstream_urls)
         temporary = "".join(
@@ -99,7 +70,7 @@ http {{
 {temporary}  keepalive_requests 1000000000;
   keepalive_timeout 600s;
   upstream replicas {{
-{servers}    keepalive 1024;
+{cls.balance}{servers}    keepalive 1024;
     keepalive_requests 1000000000;
     keepalive_timeout 600s;
   }}
@@ -169,11 +140,21 @@ models:
     replicas:
 {replicas}teams:
   - name: bench
-    keys: [{{id: bench, sha256: "{hashlib.sha256(_SECRET.encode()).hexdigest()}"}}]
+    keys: [{{id: bench, sha256: "{hashlib.sha256(SECRET.encode()).hexdigest()}"}}]
 """
 
 
-ALL: tuple[Target, ...] = (Direct(), Nginx(), Naive(), Gateway())
+ALL: tuple[Target, ...] = (
+    Direct(),
+    Nginx(),
+    Naive(),
+    Gateway(),
+    VllmRoundRobin(),
+    VllmCacheAware(),
+    SglangCacheAware(),
+    ProductionStack(),
+    LiteLLM(),
+)
 
 
 def chosen(names: str | None) -> list[Target]:
