@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import count
 
 from gateway.clock import LoopClock
@@ -18,7 +19,7 @@ from gateway.policy.health import ProbeState
 from gateway.policy.routing import classify
 from gateway.proxy.datapath import GOLDEN
 from gateway.proxy.model import Model
-from gateway.proxy.pool import Permit
+from gateway.proxy.pool import Permit, Replica
 from gateway.sim.engine import EngineRequest, Progress
 from loadtests.virtual.server import Refused, Server
 from loadtests.workloads.ask import Ask
@@ -122,20 +123,41 @@ class Gateway:
         return False
 
     async def _generate(self, permit: Permit, prompt: Estimate, attempts: int, ask: Ask, answer: Answer) -> None:
-        server, loop, spec = self.servers[permit.replica.spec.name], self._loop, self.model.spec.timeouts
+        replica, loop = permit.replica, self._loop
+        server, limits = self.servers[replica.spec.name], replica.model.timeouts
         request = EngineRequest(f"{attempts}-{ask.id}", ask.prompt_tokens, ask.output_tokens, ask.blocks())
+        ahead = replica.prefilling_tokens + prompt.prompt
+        first_byte_s = limits.first_byte_s + ahead / limits.prefill_tokens_per_s
         sent_s = loop.time()
-        first_byte_s = spec.first_byte_s + prompt.prompt / spec.prefill_tokens_per_s
         server.submit(request, answer.take)
-        try:
-            while not answer.ended.done():
-                silent_s = sent_s + first_byte_s if answer.first_s is None else answer.last_s + spec.idle_s
-                left_s = min(silent_s, sent_s + spec.total_s) - loop.time()
-                if left_s <= 0:
-                    raise UpstreamTimeout(f"Replica '{permit.replica.spec.name}' took too long.")
-                await asyncio.wait((answer.ended,), timeout=left_s)
-        finally:
-            server.abort(request.id)
+        with _prefilling(replica, prompt.prompt) as begun:
+            answer.on_first.append(begun)
+            try:
+                while not answer.ended.done():
+                    silent_s = sent_s + first_byte_s if answer.first_s is None else answer.last_s + limits.idle_s
+                    left_s = min(silent_s, sent_s + limits.total_s) - loop.time()
+                    if left_s <= 0:
+                        raise UpstreamTimeout(f"Replica '{replica.spec.name}' took too long.")
+                    await asyncio.wait((answer.ended,), timeout=left_s)
+            finally:
+                server.abort(request.id)
+                answer.on_first.remove(begun)
+
+
+@contextmanager
+def _prefilling(replica: Replica, tokens: int) -> Iterator[Callable[[], None]]:
+    """The replica has so many more prompt tokens to prefill, until the end or until what is given is called."""
+    left = [tokens]
+    replica.prefilling_tokens += tokens
+
+    def begun() -> None:
+        replica.prefilling_tokens -= left[0]
+        left[0] = 0
+
+    try:
+        yield begun
+    finally:
+        begun()
 
 
 def text_size(prompt: Prompt) -> TextSize:
