@@ -93,12 +93,16 @@ def peers(
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         **machine(),
     }
-    complete = _until_interrupted(race, install_only=install)
+    name = fleet.lower().replace(",", "+").replace("*", "x").replace("@", "-")
+    complete = False
+    try:
+        complete = _until_interrupted(race, install_only=install)
+    finally:  # whatever came in between: what was measured is kept
+        if not install:
+            about |= {peer.name: peer.version() for peer in picked if not peer.missing() and peer.version()}
+            _write(console, race, about, out or RESULTS / f"peers-{name}.json", complete=complete)
     if install:
         raise typer.Exit(1 if race.absent or not complete else 0)
-    about |= {peer.name: peer.version() for peer in picked if not peer.missing() and peer.version()}
-    name = fleet.lower().replace(",", "+").replace("*", "x").replace("@", "-")
-    _write(console, race, about, out or RESULTS / f"peers-{name}.json", complete=complete)
     if not complete:
         raise typer.Exit(130)
     if not race.trials or any(trial.broken for trial in race.trials):
