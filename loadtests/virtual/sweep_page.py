@@ -84,11 +84,20 @@ def _table(fleet: str, rows: Sequence[Row], sweep: Sweep) -> Table:
     table = Table(
         title=f"{fleet}: {sweep.load.scenario}, {sweep.load.seconds:g} s, {sweep.seeds} seeds", title_justify="left"
     )
-    table.add_column("setting")
-    for name in ("good/s", "least–most", "good", "strict", "failed", *(f"TTFT p95 s {kind}" for kind in kinds)):
-        table.add_column(name, justify="right")
-    for name in (*(f"gap p99 ms {kind}" for kind in kinds), "most/cap", "waiting", "preempted"):
-        table.add_column(name, justify="right")
+    table.add_column("setting", no_wrap=True)
+    by_kind = " / ".join(kinds)
+    for name in (
+        "good/s",
+        "least–most",
+        "good",
+        "strict",
+        "failed",
+        f"TTFT p95 s\n{by_kind}",
+        f"gap p99 ms\n{by_kind}",
+    ):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("most/cap", "waiting", "preempted"):
+        table.add_column(name, justify="right", no_wrap=True)
     taken = {one.take for one in sweep.advice if one.fleet == fleet}
     for row in rows:
         table.add_row(*_cells(row, kinds), style="bold" if row.change in taken else None)
@@ -99,12 +108,12 @@ def _cells(row: Row, kinds: Sequence[str]) -> Iterator[str]:
     goods = [run.goodput_per_s for run in row.runs]
     yield named(row.change)
     yield number(row.goodput_per_s, 3)
-    yield f"{min(goods):.3f}–{max(goods):.3f}"
+    yield f"{min(goods):.2f}–{max(goods):.2f}"
     yield percent(_mean([run.good for run in row.runs]))
     yield percent(_mean([run.strict for run in row.runs]))
     yield percent(sum(run.failed for run in row.runs) / max(1, sum(run.asked for run in row.runs)))
-    yield from (number(row.mean("ttft_p95_s", kind)) for kind in kinds)
-    yield from (number(row.mean("gap_p99_s", kind), 0, 1e3) for kind in kinds)
+    yield " / ".join(number(row.mean("ttft_p95_s", kind)) for kind in kinds)
+    yield " / ".join(number(row.mean("gap_p99_s", kind), 0, 1e3) for kind in kinds)
     yield " ".join(f"{max(run.inflight_max[name] for run in row.runs)}/{cap}" for name, cap in row.runs[0].caps.items())
     yield f"{max(run.queued_max for run in row.runs)}"
     yield f"{sum(run.preemptions for run in row.runs)}"
@@ -120,11 +129,15 @@ def _markdown(sweep: Sweep) -> Iterator[str]:
     yield "In virtual time. *good/s* is good calls a second (TTFT ≤ 2 s, mean gap ≤ 50 ms), mean over seeds; "
     yield "percentiles are means over seeds; *most/cap*, *waiting* (in the gateway), *preempted* are over all seeds.\n"
     for table in tables(sweep):
-        yield f"\n## {table.title}\n\n|" + "|".join(f" {column.header} " for column in table.columns) + "|\n"
+        yield f"\n## {table.title}\n\n|" + "|".join(f" {_one_line(column.header)} " for column in table.columns) + "|\n"
         yield "|---" * len(table.columns) + "|\n"
         for row in zip(*(column.cells for column in table.columns), strict=True):
             yield "|" + "|".join(f" {cell} " for cell in row) + "|\n"
     yield "\n## Recommended\n\n" + "".join(f"* {line}\n" for line in remarks(sweep))
+
+
+def _one_line(header: object) -> str:
+    return str(header).replace("\n", " ")
 
 
 def _html(sweep: Sweep) -> Iterator[str]:
