@@ -34,6 +34,8 @@ def advise(rows: Sequence[Row]) -> Advice:
     alike = tuple(row.change for row in rows if is_alike(best, row))
     kept = next((row for row in rows if row.change == CONFIGURED and row.change in alike), None)
     taken = kept or best
+    if not best.goodput_per_s:
+        return Advice(best.fleet, taken.change, alike, "nothing was good under any setting: too much for this fleet")
     reason = f"{taken.goodput_per_s:.3f} good calls a second" + _others(rows, alike, taken)
     if kept is not None and not any(binds(row) for row in rows):
         most = max(count for row in rows for run in row.runs for count in run.inflight_max.values())
@@ -73,4 +75,4 @@ def _others(rows: Sequence[Row], alike: Sequence[Change], taken: Row) -> str:
 
 
 def _against(row: Row, taken: Row) -> str:
-    return f" ({row.goodput_per_s / taken.goodput_per_s - 1:+.1%})" if taken.goodput_per_s else ""
+    return f" ({row.goodput_per_s / taken.goodput_per_s - 1:+.1%})"

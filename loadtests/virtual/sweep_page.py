@@ -21,6 +21,7 @@ from loadtests.virtual.sweep import Load, Row
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+_AXES = ("cap", "long_tokens")
 _CLASSES = frozenset({"all", "short", "long"})
 
 
@@ -155,42 +156,42 @@ def _html(sweep: Sweep) -> Iterator[str]:
 
 
 def _pictures(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
-    def drawn(label: str, value: Callable[[Row], Sequence[float]]) -> str:
-        return plots.svg(lambda axes: _by_cap(axes, rows, label, value))
+    """Figures over the cap, or over ``long_tokens`` if that alone was varied."""
+    over = next((name for name in _AXES if any(getattr(row.change, name) is not None for row in rows)), None)
+    if over is None:
+        return
 
-    yield (
-        "good calls a second, by cap",
-        drawn("good calls a second", lambda row: [run.goodput_per_s for run in row.runs]),
-    )
+    def drawn(label: str, value: Callable[[Row], Sequence[float]]) -> tuple[str, str]:
+        return f"{label}, by {over}", plots.svg(lambda axes: _curves(axes, rows, over, label, value))
+
+    yield drawn("good calls a second", lambda row: [run.goodput_per_s for run in row.runs])
     for kind in ordered(rows[0].runs[0].ttft_p95_s):
         if kind not in _CLASSES:
-            label = f"TTFT p95 of {kind}, seconds"
-            yield label + ", by cap", drawn(label, lambda row, kind=kind: _seen(row, kind))  # type: ignore[misc]
+            yield drawn(f"TTFT p95 of {kind}, seconds", lambda row, kind=kind: _firsts(row, kind))  # type: ignore[misc]
 
 
-def _seen(row: Row, kind: str) -> list[float]:
+def _firsts(row: Row, kind: str) -> list[float]:
     return [run.ttft_p95_s[kind] for run in row.runs if kind in run.ttft_p95_s]
 
 
-def _by_cap(axes: Axes, rows: Sequence[Row], label: str, value: Callable[[Row], Sequence[float]]) -> None:
-    """A line for every other setting, with bars from the least to the most over the seeds; dashed: as configured."""
+def _curves(axes: Axes, rows: Sequence[Row], over: str, label: str, value: Callable[[Row], Sequence[float]]) -> None:
+    """A line for each of the other settings, bars from least to most over the seeds; dashed: as configured."""
     lines: defaultdict[str, dict[int, Sequence[float]]] = defaultdict(dict)
     for row in rows:
-        found = value(row)
+        found, at = value(row), getattr(row.change, over)
         if row.change == CONFIGURED and found:
             axes.axhline(sum(found) / len(found), linestyle="--", color="gray", linewidth=0.8, label="as configured")
-        elif row.change.cap is not None and found:
-            lines[named(row.change._replace(cap=None)).replace("as configured", "cap alone")][row.change.cap] = found
-    for number_, (name, points) in enumerate(sorted(lines.items())):
-        _line(axes, name, points, shift=number_)
-    axes.set(xlabel="cap of every replica", ylabel=label, ylim=(0, None))
+        elif at is not None and found:
+            others = row.change._replace(**{over: None})
+            lines[f"{over} alone" if others == CONFIGURED else named(others)][at] = found
+    for name, points in sorted(lines.items()):
+        _line(axes, name, points)
+    axes.set(xlabel=f"{over} of every replica" if over == "cap" else over, ylabel=label, ylim=(0, None))
 
 
-def _line(axes: Axes, name: str, points: Mapping[int, Sequence[float]], shift: int) -> None:
-    caps = sorted(points)
-    means = [sum(points[cap]) / len(points[cap]) for cap in caps]
-    below = [mean - min(points[cap]) for cap, mean in zip(caps, means, strict=True)]
-    above = [max(points[cap]) - mean for cap, mean in zip(caps, means, strict=True)]
-    axes.errorbar(
-        [cap + 0.6 * shift for cap in caps], means, yerr=(below, above), label=name, capsize=2, marker="o", markersize=3
-    )
+def _line(axes: Axes, name: str, points: Mapping[int, Sequence[float]]) -> None:
+    places = sorted(points)
+    means = [sum(points[at]) / len(points[at]) for at in places]
+    below = [mean - min(points[at]) for at, mean in zip(places, means, strict=True)]
+    above = [max(points[at]) - mean for at, mean in zip(places, means, strict=True)]
+    axes.errorbar(places, means, yerr=(below, above), label=name, capsize=2, marker="o", markersize=3)

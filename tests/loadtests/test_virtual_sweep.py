@@ -15,7 +15,7 @@ from loadtests.__main__ import app
 from loadtests.bench.processes import ROOT
 from loadtests.report import plots
 from loadtests.report.result import save
-from loadtests.virtual import agree, command
+from loadtests.virtual import agree, command, sweep_page
 from loadtests.virtual.advice import advise, binds, is_alike, named
 from loadtests.virtual.run import run
 from loadtests.virtual.settings import CONFIGURED, Change
@@ -92,6 +92,12 @@ def test_a_load_that_reaches_no_cap_says_so():
     assert binds(row(CONFIGURED, 1.0, queued=1))
 
 
+def test_where_nothing_is_good_nothing_is_advised():
+    advice = advise([row(Change(64), 0.0, 0.0), row(CONFIGURED, 0.0, 0.0), row(Change(32), 0.0, 0.0)])
+    assert advice.take == CONFIGURED
+    assert advice.reason.startswith("nothing was good")
+
+
 def test_changes_have_names():
     assert named(CONFIGURED) == "as configured"
     assert named(Change(32, 8_000)) == "cap 32, long_tokens 8000"
@@ -127,6 +133,17 @@ def test_tables_show_the_taken_setting_in_bold():
     assert list(table.columns[0].cells) == ["cap 64", "as configured"]
     assert remarks(sweep)[0].startswith("D3: take cap 64")
     assert "broken off" in remarks(sweep)[-1]
+
+
+@pytest.mark.skipif(not plots.AVAILABLE, reason=plots.MISSING)
+@pytest.mark.parametrize(
+    ("change", "drawn"), [(Change(8), "by cap"), (Change(None, 9_000), "by long_tokens"), (Change(policy="x"), None)]
+)
+def test_plots_are_over_what_was_varied(tmp_path, change, drawn):
+    sweep = sweep_of(SMALL, 2, "0", [row(change, 2.0, 2.1), row(CONFIGURED, 1.0, 1.0)], complete=True)
+    text = sweep_page.save(sweep, tmp_path / "s")[2].read_text()
+    assert text.count("<svg") == (2 if drawn else 0)
+    assert drawn is None or text.count(drawn) == 2
 
 
 def test_the_sweep_command_writes_three_files(tmp_path):
