@@ -19,7 +19,7 @@ HOT = {
     "proxy": "answer connection datapath downlink exchange front gate model pool record request tasks tokens turn "
     "upstream",
     "telemetry": "metrics series",
-    "wire": "document endpoints facts headers sse textsize watch",
+    "wire": "document endpoints facts headers sse watch",
 }
 
 

@@ -44,7 +44,7 @@ class Gateway:
             _serving(compiled),
             self,
             clock=self.clock,
-            records=Sinks(self.metrics, CallLog(writer)),
+            records=Sinks(self.metrics, CallLog(writer, compiled.server.log_level)),
             events=self.metrics,
             seed=secrets.randbits(64),
         )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+import msgspec
 
 from gateway.domain import CallClass, Endpoint, EngineStats, Key, Outcome, RouteReason, Usage
 from gateway.wire.headers import Headers
@@ -12,6 +14,8 @@ from gateway.wire.headers import Headers
 
 class Downlink(Protocol):
     """The way back to the client. All calls are synchronous and never block; ``start`` comes first, once.
+
+    ``start`` may keep the head until something follows, which it does in the same step or soon after.
 
     ``write`` returns ``False`` when the client is behind: the exchange then stops reading upstream until
     ``DownlinkEvents.writable`` is called. ``finish`` ends the body cleanly; ``abort`` cuts it so the client can tell.
@@ -46,7 +50,7 @@ class DownlinkEvents(Protocol):
         ...
 
 
-class CallRecord(NamedTuple):
+class CallRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What happened to one call: one for each, whatever its ending. Times in seconds, ``at`` is Unix time.
 
     ``completed`` says the answer reached its own end, ``estimated`` that the tokens were counted by the gateway

@@ -146,26 +146,21 @@ class UpstreamConnection(asyncio.Protocol):
 
     # -- one request -----------------------------------------------------------------------------------------------
 
-    async def perform(self, pieces: Sequence[bytes]) -> Response:
-        """Send a request; its response once the first body byte is there.
+    def perform(self, pieces: Sequence[bytes]) -> asyncio.Future[Response]:
+        """Send a request; its response comes once the first body byte is there, or an ``UpstreamFault``.
 
-        Raises:
-            UpstreamFault: the connection failed first. It is closed then, as on cancellation.
+        Whoever stops waiting for it must ``abort``.
         """
         if self._transport is None or self.closed:
             raise Stale("connection already closed")
         self._reset()
         self._busy = True
-        self._begun = self._loop.create_future()
+        begun = self._begun = self._loop.create_future()
         if len(pieces) == 1:
             self._transport.write(pieces[0])
         else:
             self._transport.writelines(pieces)
-        try:
-            return await self._begun
-        except BaseException:
-            self.abort()
-            raise
+        return begun
 
     def attach(self, receiver: BodyReceiver) -> None:
         """Deliver the body to ``receiver``."""

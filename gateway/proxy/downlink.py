@@ -28,7 +28,7 @@ class HttpDownlink:
     means that the transport's buffer is over its high-water mark.
     """
 
-    __slots__ = ("_chunked", "_common", "_done", "_http10", "_keep", "_on_done", "_transport", "paused")
+    __slots__ = ("_chunked", "_common", "_done", "_head", "_http10", "_keep", "_on_done", "_transport", "paused")
 
     def __init__(
         self,
@@ -46,6 +46,7 @@ class HttpDownlink:
         self._on_done = on_done
         self._chunked = False
         self._done = False
+        self._head = b""
         self.paused = False
 
     @property
@@ -73,21 +74,26 @@ class HttpDownlink:
             self._chunked = True
             lines.append(b"transfer-encoding: chunked\r\n")
         lines.append(b"\r\n" if self._keep else b"connection: close\r\n\r\n")
-        self._transport.write(b"".join(lines))
+        self._head = b"".join(lines)  # goes out with the first of the body
 
     def write(self, data: bytes) -> bool:
         """Send body bytes."""
         if self._done or not data:
             return True
-        self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+        if self._chunked:
+            data = b"%x\r\n%b\r\n" % (len(data), data)
+        if self._head:
+            data, self._head = self._head + data, b""
+        self._transport.write(data)
         return not self.paused
 
     def finish(self) -> None:
         """End the body."""
         if self._done:
             return
-        if self._chunked:
-            self._transport.write(b"0\r\n\r\n")
+        rest = self._head + b"0\r\n\r\n" if self._chunked else self._head
+        if rest:
+            self._transport.write(rest)
         self._done = True
         self._on_done(self._keep)
 
@@ -96,6 +102,8 @@ class HttpDownlink:
         if self._done:
             return
         self._done = True
+        if self._head:
+            self._transport.write(self._head)
         if self._chunked:
             self._transport.close()
         else:

@@ -16,7 +16,7 @@ from gateway.policy import health, retry
 from gateway.policy.routing import classify
 from gateway.ports import Downlink
 from gateway.proxy.answer import Answer
-from gateway.proxy.connection import Response, UpstreamFault
+from gateway.proxy.connection import UpstreamFault
 from gateway.proxy.gate import Grant
 from gateway.proxy.pool import Permit, Replica
 from gateway.proxy.record import record_of
@@ -142,11 +142,12 @@ class Exchange:
         seq = model.gate.next_seq()
         self.overhead_s = self.path.clock.monotonic() - self.started_s
         while True:
-            grant = self.grant = await self._enter(model, need, seq)
+            found = model.gate.try_enter(need) if self.route.takes_permit else model.gate.borrow(need)
+            grant = self.grant = found if isinstance(found, Grant) else await self._wait(model, need, seq)
             with grant.permit:
-                need = need.without(grant.permit.replica.spec.name)
                 if not await self._attempt(grant.permit, model, need, body, strip=strip):
                     return
+            need = need.without(grant.permit.replica.spec.name)
 
     async def _serve_stored(self, response_id: str, body: bytes) -> None:
         """Pass a question about a stored response to the replica that has it."""
@@ -177,12 +178,7 @@ class Exchange:
             return body if name is None else rewrite_multipart(body, content_type, name)
         return rewrite(body, model=name, include_usage=include_usage) if name or include_usage else body
 
-    async def _enter(self, model: Model, need: Need, seq: int) -> Grant:
-        if not self.route.takes_permit:
-            return model.gate.borrow(need)
-        found = model.gate.try_enter(need)
-        if isinstance(found, Grant):
-            return found
+    async def _wait(self, model: Model, need: Need, seq: int) -> Grant:
         assert self.key is not None
         waited_from_s = self.path.clock.monotonic()
         try:
@@ -195,21 +191,30 @@ class Exchange:
     async def _attempt(self, permit: Permit, model: Model, need: Need, body: bytes, *, strip: bool) -> bool:
         """Send to the permit's replica and relay its answer; ``True`` if ``need`` is to be tried elsewhere instead."""
         replica = permit.replica
+        prompt = self.estimate.prompt if self.estimate is not None else 0
         self.attempts += 1
+        pieces = self._pieces(replica, body)
+        limits = replica.model.timeouts
+        self._first_byte_s = limits.first_byte_s + (replica.prefilling_tokens + prompt) / limits.prefill_tokens_per_s
+        self._sent_s = self.path.clock.monotonic()
         told = failed = False  # whether the attempt told anything of the replica, and whether that it was at fault
         try:
-            response = await self._send(replica, body)
+            replica.prefilling_tokens += prompt
+            try:
+                response = await replica.upstream.send(pieces)
+            finally:
+                replica.prefilling_tokens -= prompt
             told, failed = True, health.counts_as_failure(response.status)
             if not failed:
                 permit.answered()
-            if retry.retryable(response.status) and self._may_retry(model, need, str(response.status)):
+            if retry.retryable(response.status) and self._may_retry(model, need, replica, str(response.status)):
                 response.abort()
                 return True
             await self.answer.relay(response, self._own_headers(), strip_usage=strip)
             self._conclude()
         except UpstreamFault as fault:
             told = failed = True
-            if fault.retryable and self._may_retry(model, need, "connection"):
+            if fault.retryable and self._may_retry(model, need, replica, "connection"):
                 return True
             raise UpstreamError(f"Replica '{replica.spec.name}' failed: {fault}.", retry_after_s=1.0) from fault
         except BaseException as error:
@@ -222,7 +227,8 @@ class Exchange:
                 permit.told(failed=failed)
         return False
 
-    async def _send(self, replica: Replica, body: bytes) -> Response:
+    def _pieces(self, replica: Replica, body: bytes) -> tuple[bytes, ...]:
+        """The request as it is sent to ``replica``."""
         key = replica.spec.api_key
         head = forward_request_head(
             self.request.method,
@@ -233,19 +239,12 @@ class Exchange:
             request_id=f"{self.request_id}-{self.nonce & 0xFFFFFF:06x}{self.attempts}",
             authorization=None if key is None else f"Bearer {key}",
         )
-        prompt = self.estimate.prompt if self.estimate is not None else 0
-        limits = replica.model.timeouts
-        self._first_byte_s = limits.first_byte_s + (replica.prefilling_tokens + prompt) / limits.prefill_tokens_per_s
-        self._sent_s = self.path.clock.monotonic()
-        replica.prefilling_tokens += prompt
-        try:
-            return await replica.upstream.send((head, body) if len(body) > JOINED_BYTES_MAX else (head + body,))
-        finally:
-            replica.prefilling_tokens -= prompt
+        return (head, body) if len(body) > JOINED_BYTES_MAX else (head + body,)
 
-    def _may_retry(self, model: Model, need: Need, why: str) -> bool:
+    def _may_retry(self, model: Model, need: Need, tried: Replica, why: str) -> bool:
         """Whether another replica could take the call, and attempts and budget allow it; takes from the budget."""
-        if not model.gate.could_take(need, light=not self.route.takes_permit) or not model.take_retry(self.attempts):
+        rest = need.without(tried.spec.name)
+        if not model.gate.could_take(rest, light=not self.route.takes_permit) or not model.take_retry(self.attempts):
             return False
         self.path.events.retried(why)
         return True

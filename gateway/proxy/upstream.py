@@ -75,8 +75,15 @@ class Upstream:
                 return await kept.perform(pieces)
             except Stale:
                 pass  # the keep-alive race: nothing came back, so a fresh connection may say it again
+            except BaseException:
+                kept.abort()
+                raise
         fresh = await self._connect()
-        return await fresh.perform(pieces)
+        try:
+            return await fresh.perform(pieces)
+        except BaseException:
+            fresh.abort()
+            raise
 
     def sweep(self, now_s: float) -> None:
         """Close connections that were idle for too long; called by the data path's sweep."""

@@ -60,16 +60,26 @@ class CallLine(msgspec.Struct, omit_defaults=True, kw_only=True):
     bytes: int = 0
 
 
-class CallLog:
-    """A ``RecordSink`` that logs one line for each call."""
+# Nobody's fault, or the client's: an ordinary call. The rest is what an administrator wants to know of.
+_ORDINARY = frozenset({Outcome.OK, Outcome.REFUSED, Outcome.CLIENT_GONE, Outcome.UPSTREAM_REJECTED})
 
-    def __init__(self, writer: LineWriter) -> None:
+
+class CallLog:
+    """A ``RecordSink`` that logs one line for each call: at ``info``, or at ``warning`` where something went wrong.
+
+    Lines below ``level`` (a name such as ``"info"``) are left out.
+    """
+
+    def __init__(self, writer: LineWriter, level: str = "info") -> None:
         self._writer = writer
+        self._level = logging.getLevelNamesMapping()[level.upper()]
         self._encoder = msgspec.json.Encoder()
 
     def write(self, record: CallRecord) -> None:
         """Log ``record``."""
-        self._writer.put(self._encoder.encode(_call_line(record)))
+        level, word = (logging.INFO, "info") if record.outcome in _ORDINARY else (logging.WARNING, "warning")
+        if level >= self._level:
+            self._writer.put(self._encoder.encode(_call_line(record, word)))
 
 
 class Sinks:
@@ -146,11 +156,11 @@ def clean(text: str, length_max: int) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _call_line(record: CallRecord) -> CallLine:
+def _call_line(record: CallRecord, level: str) -> CallLine:
     usage = record.usage
     return CallLine(
         at=datetime.fromtimestamp(record.at, UTC),
-        level="info",
+        level=level,
         event="call",
         request=clean(record.request_id, CLIENT_TEXT_MAX),
         team=record.team,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import structs
+
 from gateway.domain import CallClass, Endpoint, Outcome, RouteReason, Usage
 from gateway.ports import CallRecord
 
@@ -38,8 +40,8 @@ _ORDINARY = CallRecord(
 
 
 def call_record(**changes: Any) -> CallRecord:
-    """A streamed chat call that went well, but for ``changes``. Raises ``ValueError`` for an unknown field."""
-    return _ORDINARY._replace(**changes)
+    """A streamed chat call that went well, but for ``changes``. Raises ``TypeError`` for an unknown field."""
+    return structs.replace(_ORDINARY, **changes)
 
 
 def refused_record(**changes: Any) -> CallRecord:
@@ -61,4 +63,4 @@ def refused_record(**changes: Any) -> CallRecord:
         "ttft_s": None,
         "tpot_s": None,
     }
-    return _ORDINARY._replace(**(nothing | changes))
+    return structs.replace(_ORDINARY, **(nothing | changes))

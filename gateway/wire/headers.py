@@ -48,7 +48,7 @@ _NOT_RETURNED: Final = _HOP_BY_HOP | {
     b"server",
     b"x-request-id",
 }
-_NONE_NAMED: Final[frozenset[bytes]] = frozenset()
+_NOTHING_NAMED: Final = ([b"keep-alive"], [b"close"])  # what nearly all clients send
 
 _REQUEST_ID: Final = re.compile(rb"[!#-&(-~]{1,128}")  # printable ASCII but space and quotes
 
@@ -77,8 +77,8 @@ def forward_request_head(
     head would say something else than it was given.
     """
     dropped = _dropped(headers, _NOT_FORWARDED)
-    lines = [b"%b %b HTTP/1.1" % (method, target), b"host: " + host]
-    lines += [b"%b: %b" % pair for pair in headers if pair[0] not in dropped]
+    lines = [method + b" " + target + b" HTTP/1.1", b"host: " + host]
+    lines += [name + b": " + value for name, value in headers if name not in dropped]
     lines.append(b"x-request-id: " + request_id.encode("latin-1", "replace"))
     if authorization is not None:
         lines.append(b"authorization: " + authorization.encode("latin-1", "replace"))
@@ -115,8 +115,7 @@ def credentials(headers: Headers) -> str | None:
 
 def _dropped(headers: Headers, always: frozenset[bytes]) -> frozenset[bytes]:
     """Return ``always`` and the headers that ``Connection`` names."""
-    named = _NONE_NAMED
-    for name, value in headers:
-        if name == b"connection":
-            named |= {token.strip() for token in value.lower().split(b",")}
-    return always | named if named else always
+    named = [value for name, value in headers if name == b"connection"]
+    if not named or named in _NOTHING_NAMED:
+        return always
+    return always | {token.strip() for value in named for token in value.lower().split(b",")}

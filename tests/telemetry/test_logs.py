@@ -203,7 +203,7 @@ def test_configuring_again_does_not_double_lines(logged: KeptLines) -> None:
 
 def test_g2_a_line_has_no_room_for_secrets_or_prompts() -> None:
     """A record holds no text of a prompt or answer and no secret: none of its fields could carry one to a line."""
-    known = set(CallRecord._fields)
+    known = set(CallRecord.__struct_fields__)
     text = {name for name, kind in CallRecord.__annotations__.items() if "str" in str(kind)}
     assert text == {"request_id", "team", "key", "model", "replica", "reason", "finish_reason"}
     assert not known & {"prompt", "messages", "answer", "body", "secret", "headers", "text"}
