@@ -154,17 +154,20 @@ def agree(
     draws: Annotated[
         int, typer.Option(help="Virtual runs of each, with other delays of milliseconds.", min=1, max=20)
     ] = 5,
-    out: Annotated[Path | None, typer.Option(help="Where to write the table (Markdown).")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write the tables (Markdown; a .json goes beside it).")
+    ] = None,
 ) -> None:
     """Run the load of socket runs again in virtual time, and compare the times of both."""
     try:
         found = agreement.compared(runs, draws)
     except (ValueError, OSError) as error:
         raise _stop("agree", error) from None
-    _console().print(agreement.shown(found), highlight=False)
+    for one in found:
+        _console().print(agreement.shown(one), highlight=False)
     if out is not None:
-        out.write_text(agreement.markdown(found), encoding="utf-8")
-    if not found.agrees:
+        agreement.save(found, draws, out)
+    if not all(one.agrees for one in found):
         raise typer.Exit(1)
 
 

@@ -207,14 +207,18 @@ def socket_like(seed: int = 1):
 def test_equal_loads_agree_and_another_fleet_does_not(tmp_path):
     result = socket_like()
     save(result, tmp_path / "a.json")
-    found = agree.compared([tmp_path / "a.json"], 2)
+    (found,) = agree.compared([tmp_path / "a.json"], 2)
     assert found.agrees
     firsts = {line.group: line for line in found.lines if line.name == "TTFT p95 s"}
     assert set(firsts) == {"all", "chat", "short"}
     assert "| chat | TTFT p95 s |" in agree.markdown(found)
     result.parameters["fleet"] = "D5"
     save(result, tmp_path / "b.json")
-    assert not agree.compared([tmp_path / "b.json"], 2).agrees
+    same, other = agree.compared([tmp_path / "a.json", tmp_path / "b.json"], 2)
+    assert same.agrees
+    assert not other.agrees
+    agree.save([same, other], 2, tmp_path / "agree.md")
+    assert (tmp_path / "agree.md").read_text().count("| chat | TTFT p95 s |") == 2
 
 
 def test_agree_says_what_it_cannot_compare(tmp_path):
@@ -241,6 +245,6 @@ def test_sockets_and_virtual_time_agree(tmp_path):
     out, more = tmp_path / "a.json", ["--set", "chat_users=12", "--set", "chat.think_s=3", "--drain", "30"]
     load = ["chat_only", "--fleet", "D3", "--seconds", "60", "--speed", "3", *more, "--out", str(out)]
     subprocess.run([sys.executable, "-m", "loadtests", "run", *load], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-    found = agree.compared([out], 4)
+    (found,) = agree.compared([out], 4)
     assert [line for line in found.lines if line.name == "TTFT p95 s" and line.verdict is agree.Verdict.OFF] == []
     assert {line.verdict for line in found.lines if line.name == "answered"} == {agree.Verdict.WITHIN}
