@@ -13,10 +13,25 @@ from contextlib import asynccontextmanager
 import httpx
 import uvicorn
 from fastapi import FastAPI, Request
-from fastapi.responses import StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 from starlette.background import BackgroundTask
 
 _HOP_BY_HOP = {"host", "connection", "content-length", "transfer-encoding", "keep-alive"}
+
+
+def create_careless_app(upstream_url: str) -> FastAPI:
+    """The same as many examples have it: a client for each call, and the whole answer before any of it."""
+    app = FastAPI()
+
+    @app.post("/v1/chat/completions")
+    async def chat(request: Request) -> Response:
+        headers = [(name, value) for name, value in request.headers.items() if name not in _HOP_BY_HOP]
+        async with httpx.AsyncClient(base_url=upstream_url, timeout=None) as client:
+            answer = await client.post(request.url.path, headers=headers, content=await request.body())
+        kept = {name: value for name, value in answer.headers.items() if name not in _HOP_BY_HOP}
+        return Response(answer.content, answer.status_code, kept)
+
+    return app
 
 
 def create_app(upstream_url: str) -> FastAPI:
@@ -51,8 +66,10 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     arguments.add_argument("--port", type=int, required=True)
     arguments.add_argument("--upstream", required=True)
+    arguments.add_argument("--client-per-call", action="store_true")
     given = arguments.parse_args()
-    uvicorn.run(create_app(given.upstream), host="127.0.0.1", port=given.port, log_level="warning", access_log=False)
+    create = create_careless_app if given.client_per_call else create_app
+    uvicorn.run(create(given.upstream), host="127.0.0.1", port=given.port, log_level="warning", access_log=False)
 
 
 if __name__ == "__main__":

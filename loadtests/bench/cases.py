@@ -8,7 +8,8 @@ import msgspec
 
 from loadtests.bench.jobs import Load
 
-DIRECT, NGINX, NAIVE, GATEWAY = "direct", "nginx", "fastapi+httpx", "gateway"
+DIRECT, NGINX, GATEWAY, COMPILED = "direct", "nginx", "gateway", "gateway-compiled"
+NAIVE, NAIVEST = "fastapi+httpx", "fastapi+httpx-per-call"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,7 @@ FIGURES: tuple[Figure, ...] = (
     Figure("calls", "cpu_us_per_call", "CPU per call", "µs"),
     Figure("calls", "cpu_us_per_call", "CPU per call ÷ nginx", "×", 2, per=NGINX, goal_max=5.0),
     Figure("calls", "cpu_us_per_call", "CPU per call ÷ naive route", "×", 4, per=NAIVE, goal_max=1 / 50),
+    Figure("calls", "cpu_us_per_call", "CPU per call ÷ route with a client per call", "×", 4, per=NAIVEST),
     Figure("calls", "calls_per_s", "calls per second", "/s", 0),
     Figure("calls", "target_busy", "share of its core used", "%", 0, scale=100.0),
     Figure("calls", "latency_p50_ms", "latency p50", "ms", 2),

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from rich.table import Table
 
-from loadtests.bench.cases import CASES, DIRECT, FIGURES, GATEWAY, Case, Figure
+from loadtests.bench.cases import CASES, COMPILED, DIRECT, FIGURES, GATEWAY, Case, Figure
 from loadtests.bench.run import Bench, Measurement
 from loadtests.bench.target import Target
 
@@ -55,10 +55,15 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """Whether the gateway's median keeps the goal; a run with failed calls keeps none."""
+        """Whether the gateway's median keeps the goal, as it is and compiled; a run with failed calls keeps none."""
         if (goal_max := self.figure.goal_in(self.case)) is None:
             return ""
-        cell = self.cells.get(GATEWAY, Cell())
+        plain = self._verdict(GATEWAY, goal_max)
+        compiled = self._verdict(COMPILED, goal_max) if COMPILED in self.cells else plain
+        return plain if plain == compiled else f"{plain}; compiled: {compiled}"
+
+    def _verdict(self, target: str, goal_max: float) -> str:
+        cell = self.cells.get(target, Cell())
         if cell.failed:
             return f"NOT MET: {cell.failed} failed"
         if not cell.values or cell.doubtful:

@@ -101,8 +101,21 @@ class Naive(Target):
         return [sys.executable, "-m", "loadtests.baseline", *where]
 
 
+class Naivest(Naive):
+    """The same with a client for each call, as most examples do it; without streams, which it would have to hold."""
+
+    name = "fastapi+httpx-per-call"
+
+    def command(self, site: Site) -> list[str]:
+        """See ``Target``."""
+        return [*super().command(site), "--client-per-call"]
+
+
 class Gateway(Target):
-    """This project, one worker, with keys, routing, metrics and the usage watcher on."""
+    """This project, one worker, with keys, routing, metrics and the usage watcher on.
+
+    As nginx runs without its access log, ``log_level: warning`` leaves out the lines of calls that went well.
+    """
 
     name = "gateway"
 
@@ -132,7 +145,7 @@ class Gateway(Target):
             f"      - {{name: r{number}, url: '{url}', serves: [{serves}], concurrency: {{min: 1024, max: 1024}}}}\n"
             for number, (url, serves) in enumerate(served)
         )
-        return f"""server: {{host: 127.0.0.1, port: {site.port}, workers: 1, drain_s: 1}}
+        return f"""server: {{host: 127.0.0.1, port: {site.port}, workers: 1, drain_s: 1, log_level: warning}}
 state: {{kind: memory}}
 auth: {{required: true}}
 models:
@@ -144,11 +157,28 @@ models:
 """
 
 
+class Compiled(Gateway):
+    """The same with its data path compiled by mypyc (``make compile``)."""
+
+    name = "gateway-compiled"
+    folder = Path(__file__).parent.parent.parent / "build" / "compiled"
+
+    def missing(self) -> str | None:
+        """It is made apart."""
+        return None if (self.folder / ".complete").exists() else "not compiled (make compile)"
+
+    def command(self, site: Site) -> list[str]:
+        """See ``Target``."""
+        return ["env", f"PYTHONPATH={self.folder}", "PYTHONSAFEPATH=1", *super().command(site)]
+
+
 ALL: tuple[Target, ...] = (
     Direct(),
     Nginx(),
     Naive(),
+    Naivest(),
     Gateway(),
+    Compiled(),
     VllmRoundRobin(),
     VllmCacheAware(),
     SglangCacheAware(),
