@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Annotated, NamedTuple
 
 import typer
@@ -89,7 +90,9 @@ def _not_loaded() -> None:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"gateway {__version__}")
+        spec = find_spec("gateway.proxy.exchange")
+        compiled = spec is not None and not str(spec.origin).endswith(".py")
+        typer.echo(f"gateway {__version__}" + (" (compiled)" if compiled else ""))
         raise typer.Exit
 
 
