@@ -37,9 +37,11 @@ def advise(rows: Sequence[Row]) -> Advice:
     if not best.goodput_per_s:
         return Advice(best.fleet, taken.change, alike, "nothing was good under any setting: too much for this fleet")
     reason = f"{taken.goodput_per_s:.3f} good calls a second" + _others(rows, alike, taken)
-    if kept is not None and not any(binds(row) for row in rows):
+    if any(row.change.cap is not None for row in rows) and not any(binds(row) for row in rows):
         most = max(count for row in rows for run in row.runs for count in run.inflight_max.values())
-        reason = f"no cap was ever reached (at most {most} calls at once on a replica), so none is better: {reason}"
+        reason += (
+            f"; no cap was ever reached (at most {most} calls at once on a replica): this load says nothing of caps"
+        )
     return Advice(best.fleet, taken.change, alike, reason)
 
 

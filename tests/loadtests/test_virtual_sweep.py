@@ -78,7 +78,7 @@ def test_what_is_configured_stays_unless_something_is_better():
     assert kept.take == CONFIGURED
     assert "not to be told apart: cap 64 (+0.2%)" in kept.reason
     assert "worse: cap 16 (-50.0%)" in kept.reason
-    changed = advise([row(Change(64), 2.0, 2.0), row(CONFIGURED, 1.0, 1.0)])
+    changed = advise([row(Change(64), 2.0, 2.0, queued=1), row(CONFIGURED, 1.0, 1.0)])
     assert changed.take == Change(64)
     assert changed.reason == "2.000 good calls a second; worse: as configured (-50.0%)"
 
