@@ -134,7 +134,10 @@ class Exchange:
         model = self.model = self.path.resolve(facts.model, self.key)
         prompt = self.estimate = model.tokens.estimate(facts.size, self.key.id)
         self.call_class = classify(prompt, model.spec.routing)
-        elsewhere = self._elsewhere(model, facts.previous_response_id)
+        previous = facts.previous_response_id
+        if previous is not None and self.path.stored.is_foreign(previous, self.key.team.name):
+            raise _no_response(previous, "previous_response_id")
+        elsewhere = self._elsewhere(model, previous)
         need = Need(self.call_class, prompt, facts.max_tokens or 0, self.nonce, elsewhere)
         strip = facts.stream and not facts.wants_usage and self.route.endpoint in USAGE_ON_REQUEST
         body = self._upstream_body(body, content_type, model.spec.upstream_name, include_usage=strip)
@@ -155,7 +158,7 @@ class Exchange:
         stored = self.path.stored.find(response_id, self.key.team.name)
         model = self.model = self.path.models.get(stored.model) if stored is not None else None
         if model is None or not self.key.team.may_use(model.spec.name):
-            raise NotFound(f"No response '{response_id[:100]}' of yours is known here.", param="response_id")
+            raise _no_response(response_id, "response_id")
         need = Need(CallClass.SHORT, Estimate(0, 0, 0), 0, self.nonce, self._elsewhere(model, response_id))
         grant = self.grant = model.gate.borrow(need)
         nowhere = need._replace(excluded=frozenset(model.pool.replicas))
@@ -338,6 +341,10 @@ class Exchange:
             if response_id is not None and record.replica:
                 self.path.stored.put(response_id, Stored(record.team, record.model, record.replica))
         self.path.records.write(record)
+
+
+def _no_response(response_id: str, param: str) -> NotFound:
+    return NotFound(f"No response '{response_id[:100]}' of yours is known here.", param=param)
 
 
 def _refusal_headers(error: GatewayError) -> Headers:

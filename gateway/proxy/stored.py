@@ -22,7 +22,9 @@ class StoredResponses:
         self._known: dict[str, Stored] = {}
 
     def put(self, response_id: str, stored: Stored) -> None:
-        """Remember a response."""
+        """Remember a response. One that is another team's stays so: engines let clients choose the id."""
+        if self.is_foreign(response_id, stored.team):
+            return
         self._known[response_id] = stored
         if len(self._known) > RESPONSES_MAX:
             del self._known[next(iter(self._known))]
@@ -31,3 +33,8 @@ class StoredResponses:
         """Where the response is, if it is known and the team's own."""
         stored = self._known.get(response_id) if response_id is not None else None
         return stored if stored is not None and stored.team == team else None
+
+    def is_foreign(self, response_id: str | None, team: str) -> bool:
+        """Whether the response is known to be another team's."""
+        stored = self._known.get(response_id) if response_id is not None else None
+        return stored is not None and stored.team != team

@@ -46,6 +46,12 @@ def reads(world: World, response_id: str, secret: str = SECRET, path: bytes = b"
     return client
 
 
+def two_teams(world: World) -> None:
+    """Alice's of ``SECRET``, and Bob's of ``sk-bob``."""
+    bob = Key("bob", Team("others"), sha256(b"sk-bob").hexdigest())
+    world.keys = KeyTable([Key("alice", Team("chat"), sha256(SECRET.encode()).hexdigest()), bob])
+
+
 def test_a_follow_up_goes_back_to_its_replica(world: World) -> None:
     fleet(world, Storing("a"), Storing("b"), Storing("c"))
     first = asks(world)
@@ -65,13 +71,35 @@ def test_a_stored_response_is_read_and_cancelled_where_it_is(world: World) -> No
 
 
 def test_g3_another_teams_response_looks_unknown(world: World) -> None:
-    bob = Key("bob", Team("others"), sha256(b"sk-bob").hexdigest())
-    world.keys = KeyTable([Key("alice", Team("chat"), sha256(SECRET.encode()).hexdigest()), bob])
+    two_teams(world)
     fleet(world, Storing("a"))
     name = asks(world)
     client = reads(world, name, secret="sk-bob")
     assert client.downlink.status == 404
     assert client.downlink.body == reads(world, "a-77", "sk-bob").downlink.body.replace(b"a-77", name.encode())
+
+
+def test_g3_nobody_goes_on_from_another_teams_response(world: World) -> None:
+    two_teams(world)
+    replica = Storing("a")
+    fleet(world, replica)
+    name = asks(world)
+    client = world.call(path=RESPONSES, input="and then?", previous_response_id=name, secret="sk-bob")
+    (record,) = world.finish(client)
+    assert (client.downlink.status, record.outcome, len(replica.lines)) == (404, Outcome.REFUSED, 1)
+    assert name in client.json()["error"]["message"]
+    assert asks(world, previous_response_id=name) == "a-2"
+
+
+def test_g3_a_chosen_id_takes_nobodys_response_over(world: World) -> None:
+    two_teams(world)
+    replica = Storing("a")
+    fleet(world, replica)
+    name = asks(world)
+    replica.lines.clear()  # the next one has the same id, as if Bob had asked for it
+    assert asks(world, secret="sk-bob") == name
+    assert reads(world, name, secret="sk-bob").downlink.status == 404
+    assert reads(world, name).downlink.status == 200
 
 
 def test_a_replica_that_fails_is_no_silence(world: World) -> None:
