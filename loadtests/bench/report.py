@@ -59,7 +59,8 @@ class Row:
         if (goal_max := self.figure.goal_in(self.case)) is None:
             return ""
         plain = self._verdict(GATEWAY, goal_max)
-        compiled = self._verdict(COMPILED, goal_max) if COMPILED in self.cells else plain
+        other = self.cells.get(COMPILED, Cell())
+        compiled = self._verdict(COMPILED, goal_max) if other.values or other.failed else plain
         return plain if plain == compiled else f"{plain}; compiled: {compiled}"
 
     def _verdict(self, target: str, goal_max: float) -> str:
