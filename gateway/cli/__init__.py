@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -56,8 +57,16 @@ def main() -> None:
 
     Faults in the settings are one line each on stderr and exit code 1, Ctrl-C is exit code 130.
     """
+    _open_standard_streams()
     wanted = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
     sys.exit(run(build(wanted), sys.argv[1:]))
+
+
+def _open_standard_streams() -> None:
+    """Point those that came closed to nowhere: else a client's socket could become descriptor 2, and get the log."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r+"))  # noqa: SIM115 - lowest free descriptor, until the end
 
 
 def run(app: typer.Typer, arguments: Sequence[str]) -> int:

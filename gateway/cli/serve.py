@@ -109,7 +109,8 @@ def serve(
         timeout_graceful_shutdown=5,
     )
     server = Server(uvicorn_config, gateway, config, fixed_of(settings))
-    logger.info("listening on http://%s:%d", compiled.server.host, listener.getsockname()[1])
+    host = f"[{compiled.server.host}]" if ":" in compiled.server.host else compiled.server.host
+    logger.info("listening on http://%s:%d", host, listener.getsockname()[1])
     try:
         uvicorn_config.load()
         with asyncio.Runner(loop_factory=uvicorn_config.get_loop_factory()) as runner:

@@ -331,3 +331,41 @@ async def test_start_a_low_soft_limit_on_open_files_is_raised(tmp_path: Path) ->
         for client in clients:
             client.send(post(prompt()))
         assert {(await client.reply()).status for client in clients} == {200}
+
+
+@served
+async def test_g2_standard_streams_that_came_closed_are_nobodys_socket(tmp_path: Path) -> None:
+    async with Upstream() as upstream:
+        settings = settings_for([upstream], free_port())
+        closed = ("sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh")
+        running = Running(await start(tmp_path, json.dumps(settings), *closed), settings["server"]["port"], tmp_path)
+        try:
+            await until(lambda: answers(running.port), 15.0, "listening")
+            assert (await running.ask(post(prompt(), extra=AUTH))).status == 200
+            held = {os.readlink(f"/proc/{running.process.pid}/fd/{number}") for number in range(3)}
+            assert held == {os.devnull}
+            running.process.terminate()
+            assert await running.exited(5.0) == 0
+        finally:
+            if running.process.returncode is None:
+                running.process.kill()
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@served
+async def test_start_an_ipv6_host_is_told_as_a_url(tmp_path: Path) -> None:
+    settings = settings_for([Upstream()], free_port(), host="::1")
+    settings["models"][0]["replicas"][0]["url"] = "http://127.0.0.1:1"
+    process = await start(tmp_path, json.dumps(settings))
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(15.0):
+            line = await process.stdout.readline()
+        assert f"http://[::1]:{settings['server']['port']}" in line.decode()
+    finally:
+        process.kill()
+        await process.communicate()
