@@ -61,7 +61,11 @@ def demo(
         _say("asking one question as proof\n")
         _prove(port, key)
         _show(port, key, admin_key, folder)
-        process.wait()
+        try:
+            process.wait()
+        except KeyboardInterrupt:  # how it is meant to end, so no error
+            typer.echo("\ndemo: stopping")
+            return
         _fail("the gateway ended on its own", folder / "gateway.log")
 
 
@@ -175,18 +179,20 @@ The gateway is running (the answers are a simulator's: words without sense, at t
   admin key  {admin_key}
   settings   {folder / "gateway.yaml"}
 
-  curl {url}/v1/chat/completions -H 'Authorization: Bearer {key}' \\
-    -H 'Content-Type: application/json' \\
-    -d '{{"model": "qwen", "messages": [{{"role": "user", "content": "Hello"}}], "stream": true}}'
+In another terminal (the snippet is for .venv/bin/python):
 
-  from openai import OpenAI
-  client = OpenAI(base_url="{url}/v1", api_key="{key}")
-  for chunk in client.chat.completions.create(
-      model="qwen", messages=[{{"role": "user", "content": "Hello"}}], stream=True
-  ):
-      print(chunk.choices[0].delta.content or "", end="", flush=True)
+curl {url}/v1/chat/completions -H 'Authorization: Bearer {key}' \\
+  -H 'Content-Type: application/json' \\
+  -d '{{"model": "qwen", "messages": [{{"role": "user", "content": "Hello"}}], "stream": true}}'
 
-  curl {url}/metrics -H 'Authorization: Bearer {admin_key}'
+from openai import OpenAI
+client = OpenAI(base_url="{url}/v1", api_key="{key}")
+for chunk in client.chat.completions.create(
+    model="qwen", messages=[{{"role": "user", "content": "Hello"}}], stream=True
+):
+    print(chunk.choices[0].delta.content or "", end="", flush=True)
+
+curl {url}/metrics -H 'Authorization: Bearer {admin_key}'
 
 Ctrl-C ends it.""")
 
