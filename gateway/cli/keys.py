@@ -31,7 +31,7 @@ def new(
     secret = new_secret()
     line = yaml_line(key_id or f"key-{secrets.token_hex(4)}", secret)
     typer.echo(f"secret (shown only now, give it to its user):\n  {secret}")
-    typer.echo(f"line for the team's keys: in the settings file:\n  {line}")
+    typer.echo(f"line to put under `keys:` of a team in the settings file, indented as here:\n      {line}")
 
 
 def new_secret() -> str:

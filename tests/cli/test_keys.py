@@ -18,13 +18,13 @@ from gateway.settings import load
 
 def test_g1_new_key_lets_its_secret_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(build("keys"), ["keys", "new", "--id", "alice"]) == 0
-    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
-    secret, line = lines[1], lines[3]
+    lines = capsys.readouterr().out.splitlines()
+    secret, line = lines[1].strip(), lines[3]  # the line goes in as it is printed, its indentation included
     assert re.fullmatch(r"gk-[A-Za-z0-9_-]{43}", secret)
     config = tmp_path / "gateway.yaml"
     config.write_text(
         "models: [{name: m, replicas: [{name: r, url: http://gpu1:8000}]}]\n"
-        f"teams:\n  - name: t\n    keys:\n      {line}\n",
+        f"teams:\n  - name: t\n    keys:\n{line}\n",
         encoding="utf-8",
     )
     key = load(config, {}).compile().keys[0]
