@@ -35,7 +35,9 @@ def model_routes(fleet: Fleet, access: Access, created_s: int) -> APIRouter:
         for model, context_tokens in fleet.models_for(key):
             if model == name:
                 return Json(_entry(model, context_tokens, created_s))
-        raise ModelNotFound(f"The model `{name[:MODEL_SHOWN_MAX]}` does not exist.", param="model")
+        raise ModelNotFound(
+            f"The model '{name[:MODEL_SHOWN_MAX]}' does not exist or is not available to you.", param="model"
+        )
 
     @router.api_route("/me", methods=["GET", "HEAD"])
     async def me(request: Request) -> Json:
