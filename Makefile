@@ -10,7 +10,7 @@ VLLM_VENV := $(or $(GATEWAY_VLLM_VENV),.venv-vllm)
 .PHONY: help setup demo test test-vllm check compile test-compiled bench lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: $(READY) ## make .venv with the locked dependencies and the gateway command
 
