@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Protocol
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+from uvicorn.protocols.utils import get_local_addr, get_remote_addr
 
 from gateway.errors import GatewayError, RequestTooLarge
 from gateway.proxy.downlink import HttpDownlink
@@ -272,8 +273,8 @@ def _scope(front: Front, request: Request, version: str, path: str) -> dict[str,
         "type": "http",
         "asgi": {"version": front.config.asgi_version, "spec_version": "2.3"},
         "http_version": version,
-        "server": transport.get_extra_info("sockname"),
-        "client": transport.get_extra_info("peername"),
+        "server": get_local_addr(transport),  # of IPv6, too, host and port only
+        "client": get_remote_addr(transport),
         "scheme": "https" if transport.get_extra_info("sslcontext") else "http",
         "root_path": front.config.root_path,
         "headers": request.headers,

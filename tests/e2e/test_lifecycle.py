@@ -357,15 +357,20 @@ def answers(port: int) -> bool:
 
 
 @served
-async def test_start_an_ipv6_host_is_told_as_a_url(tmp_path: Path) -> None:
+async def test_g4_an_ipv6_host_is_told_as_a_url_and_knows_its_clients(tmp_path: Path) -> None:
     settings = settings_for([Upstream()], free_port(), host="::1")
     settings["models"][0]["replicas"][0]["url"] = "http://127.0.0.1:1"
     process = await start(tmp_path, json.dumps(settings))
-    assert process.stdout is not None
+    running = Running(process, settings["server"]["port"], tmp_path)
+    collecting = asyncio.get_running_loop().create_task(running.collect())
     try:
-        async with asyncio.timeout(15.0):
-            line = await process.stdout.readline()
-        assert f"http://[::1]:{settings['server']['port']}" in line.decode()
+        await running.said(f"listening on http://[::1]:{running.port}", 15.0)
+        for path in (b"/me", b"/metrics"):
+            async with Client(*await asyncio.open_connection("::1", running.port)) as client:
+                client.send(get(path, b"authorization: Bearer sk-guess\r\n"))
+                assert (await client.reply()).status == 401
+        assert "Traceback" not in running.log
     finally:
         process.kill()
-        await process.communicate()
+        await process.wait()
+        await collecting
