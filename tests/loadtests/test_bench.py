@@ -52,6 +52,7 @@ def ran(targets_: list[Target], *cases_: cases.Case) -> Bench:
     return bench
 
 
+@pytest.mark.slow
 def test_direct_and_naive_give_figures_and_end(left: Callable[[], list[str]]) -> None:
     bench = ran([Direct(), Naive()], tiny("calls"), tiny("streams"))
     assert left() == []
@@ -98,6 +99,7 @@ class Refusing(Naive):
         return super().command(replace(site, upstream_urls=(site.upstream_urls[0] + "/nowhere",)))
 
 
+@pytest.mark.slow
 def test_a_target_that_does_not_start_is_reported_and_the_others_go_on() -> None:
     bench = ran([Broken(), Direct()], tiny("calls"))
     assert "ended with 3" in bench.absent["broken"]
@@ -209,6 +211,7 @@ def test_breaking_off_keeps_what_was_measured_and_ends_every_process(
         assert "short calls" in where.with_suffix(".md").read_text()
 
 
+@pytest.mark.slow
 def test_a_target_that_answers_badly_is_not_measured() -> None:
     bench = Bench([Refusing()], [tiny("calls")], rounds=1, ready_s=2.0)
     bench.run()

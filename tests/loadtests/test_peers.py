@@ -171,6 +171,7 @@ def measured(plan: Plan) -> Result:
     return uvloop.run(run_plan(plan))
 
 
+@pytest.mark.slow
 def test_a_race_measures_those_who_run_and_names_the_others(left: Callable[[], list[str]]) -> None:
     peers: list[Peer] = [Ours("D5*2"), Broken(), NotToBeHad()]
     if shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin"):
@@ -242,6 +243,7 @@ class TestReport:
         assert content["trials"][0]["figures"]["chat"]["TTFT p50, s"] == 0.5
 
 
+@pytest.mark.slow
 def test_only_who_promises_caps_is_failed_for_them() -> None:
     calm = Race([Ours("D5*2")], course(), lambda plan: kept.append(measured(plan)) or kept[-1])  # type: ignore[func-returns-value]
     kept: list[Result] = []

@@ -212,6 +212,7 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "loadtests", "run", "chat_only", *numbers, *arguments]
 
 
+@pytest.mark.slow
 def test_the_command_with_a_fleet_and_the_gateway(tmp_path: Path) -> None:
     out = tmp_path / "r.json"
     run_it = command("--fleet", "D5,D5", "--speed", "20", "--seconds", "20", "--out", str(out))

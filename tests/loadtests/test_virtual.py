@@ -53,6 +53,7 @@ def outcomes(result: Result) -> set[str]:
     return {call.outcome for call in result.calls}
 
 
+@pytest.mark.slow
 def test_a_run_is_whole_and_its_counts_agree():
     result = run(plan(64, 64))
     assert result.complete
@@ -65,6 +66,7 @@ def test_a_run_is_whole_and_its_counts_agree():
     assert {replica.calls > 0 for replica in result.replicas.values()} == {True}
 
 
+@pytest.mark.slow
 def test_the_same_seed_is_the_same_json_and_another_is_not():
     first, again = (msgspec.json.encode(run(plan(64, 64))) for _ in range(2))
     assert first == again
@@ -72,6 +74,7 @@ def test_the_same_seed_is_the_same_json_and_another_is_not():
     assert msgspec.json.encode(run(plan(64, 64, workload=other))) != first
 
 
+@pytest.mark.slow
 def test_a_small_delay_is_another_run_of_the_same_load():
     drawn = [run(plan(64, 64, jitter_s=0.03, draw=draw)) for draw in (0, 0, 1)]
     assert msgspec.json.encode(drawn[0]) == msgspec.json.encode(drawn[1]) != msgspec.json.encode(drawn[2])
@@ -86,6 +89,7 @@ def test_no_replica_ever_holds_more_than_its_cap_and_the_others_wait():
     assert outcomes(result) == {OK}
 
 
+@pytest.mark.slow
 def test_waiting_costs_time():
     wide, narrow = run(plan(64, workload=chats(users=12))), run(plan(2, workload=chats(users=12)))
     assert narrow.groups["all"].ttft_s.p50 > 2 * wide.groups["all"].ttft_s.p50
@@ -119,6 +123,7 @@ def test_a_client_without_patience_leaves_and_the_engine_stops():
     assert all(running == 0 for running in result.samples[-1].running.values()) or result.elapsed_s < 70
 
 
+@pytest.mark.slow
 def test_a_full_engine_sends_the_call_elsewhere_and_the_budget_bounds_that():
     once = RetrySpec(attempts_max=2)
     result = run(
@@ -172,6 +177,7 @@ def test_the_number_of_asks_is_bounded():
     assert any("--asks-max" in note for note in result.notes)
 
 
+@pytest.mark.slow
 def test_long_prompts_go_where_the_settings_say():
     names = profiles("D6")
     tree = tree_of("D6", names, None)
@@ -216,6 +222,7 @@ def test_prompts_weigh_what_they_weigh_as_json():
             due = user.then(due.at_s + 1, Reply(True, due.ask.output_tokens))
 
 
+@pytest.mark.slow
 def test_the_command_prints_and_writes(tmp_path):
     out = tmp_path / "v.json"
     arguments = ["virtual", "chat_only", "--fleet", "D3", "--seconds", "30", "--set", "chat_users=5", "--cap", "4"]

@@ -103,6 +103,7 @@ def test_changes_have_names():
     assert named(Change(32, 8_000)) == "cap 32, long_tokens 8000"
 
 
+@pytest.mark.slow
 def test_a_cap_that_is_too_small_loses():
     points = grid(["D3"], [1, 16], [], [], 2)
     load = replace_load(seconds=60.0, settings={"chat_users": 20, "chat.think_s": 4})
@@ -116,6 +117,7 @@ def replace_load(**more: object) -> Load:
     return msgspec.structs.replace(SMALL, **more)
 
 
+@pytest.mark.slow
 def test_two_processes_find_what_one_does():
     points = grid(["D3"], [4], [], [], 1)
     assert list(measured(points, SMALL, 2)) == list(measured(points, SMALL, 1))
@@ -204,6 +206,7 @@ def socket_like(seed: int = 1):
     return result
 
 
+@pytest.mark.slow
 def test_equal_loads_agree_and_another_fleet_does_not(tmp_path):
     result = socket_like()
     save(result, tmp_path / "a.json")

@@ -115,6 +115,7 @@ def test_a_user_without_pauses_ends_by_its_count() -> None:
     assert len(drive(Workload("w", 1, 1.0, ("t",), (user,), (), 17), answer_s=0.0)) == 17
 
 
+@pytest.mark.slow
 def test_the_department_is_as_described() -> None:
     asked = drive(scenario("department_day", seed=5, seconds=1_800))
     users = {due.ask.kind: {one.ask.user for one in asked if one.ask.kind is due.ask.kind} for due in asked}
