@@ -16,6 +16,7 @@ from gateway.errors import InvalidRequest
 _PARTS_MAX: Final = 1_000  # Starlette's own limit on fields
 _PART_HEAD_BYTES_MAX: Final = 8_192
 _VALUE_BYTES_MAX: Final = 65_536
+_CHARSETS: Final = frozenset({"utf-8", "utf8", "us-ascii", "iso-8859-1"})  # ASCII, which names are, is itself in each
 
 
 class _Part(NamedTuple):
@@ -69,6 +70,8 @@ def _boundary(content_type: bytes) -> bytes:
     boundary = params.get("boundary")
     if kind != "multipart/form-data" or not boundary:
         raise InvalidRequest("This endpoint takes multipart/form-data with a boundary.")
+    if params.get("charset", "utf-8").lower() not in _CHARSETS:  # the engine would read other names and values
+        raise InvalidRequest("The only character set understood in forms is UTF-8.")
     return boundary.encode("latin-1", "replace")
 
 

@@ -49,6 +49,15 @@ def test_c2_a_file_called_model_is_not_the_model() -> None:
     assert parse(ROUTE, form(part(b'name="model"; filename="m"', b"x")), TYPE).model is None
 
 
+@pytest.mark.parametrize("charset", [b"utf-7", b"UTF-16", b"cp037", b"''utf-7"])
+def test_g3_a_charset_hides_no_second_model(charset: bytes) -> None:
+    """The engine's parser decodes names and values by it: in UTF-7 the second one is ``model``, too."""
+    body = form(part(b'name="model"', b"allowed"), part(b'name="+AG0-odel"', b"forbidden"))
+    sign = b"*=" if charset.startswith(b"''") else b"="
+    with pytest.raises(InvalidRequest):
+        parse(ROUTE, body, TYPE + b"; charset" + sign + charset)
+
+
 @pytest.mark.parametrize("content_type", [TYPE, b'Multipart/Form-Data; charset=utf-8; boundary="frontier"'])
 def test_c2_quoted_boundaries_and_leading_line_ends(content_type: bytes) -> None:
     assert parse(ROUTE, b"\r\n" + form(part(b'name="model"', b"m")), content_type).model == "m"
