@@ -118,12 +118,13 @@ def parse(route: Route, body: bytes, content_type: bytes) -> BodyFacts:
             return facts
     fields, _ = _open(body)
     options = _value(fields, "stream_options")
+    limits = _LIMITS_BY_ENDPOINT.get(route.endpoint)
     return BodyFacts(
         model=_model(fields),
-        stream=as_bool(_value(fields, "stream")) is True,
+        stream=limits is not None and as_bool(_value(fields, "stream")) is True,  # others stream nothing
         # vLLM's StreamOptions.include_usage is true where it is left out
         wants_usage=isinstance(options, dict) and as_bool(options.get("include_usage", True)) is True,
-        max_tokens=_max_tokens(fields, _LIMITS_BY_ENDPOINT.get(route.endpoint, ())),
+        max_tokens=_max_tokens(fields, limits or ()),
         size=_size(body, fields, _MEMBERS.get(route.endpoint, _POOLING_MEMBERS)),
         previous_response_id=_string(_value(fields, "previous_response_id")),
     )
@@ -132,8 +133,9 @@ def parse(route: Route, body: bytes, content_type: bytes) -> BodyFacts:
 def rewrite(body: bytes, *, model: str | None = None, include_usage: bool = False) -> bytes:
     """Return ``body`` with another ``model`` and/or ``stream_options.include_usage`` set.
 
-    Every other value keeps its bytes and its place; ``stream_options`` that are no object stay for the engine to
-    refuse. Raises ``InvalidRequest`` if ``body`` is no JSON object.
+    Usage in every chunk (``continuous_usage_stats``), which the engine gives only beside it, stays off then. Every
+    other value keeps its bytes and its place; ``stream_options`` that are no object stay for the engine to refuse.
+    Raises ``InvalidRequest`` if ``body`` is no JSON object.
     """
     fields, opened = _open(body)
     if model is not None:
@@ -184,6 +186,7 @@ def _with_usage(options: msgspec.Raw) -> msgspec.Raw:
     except (msgspec.DecodeError, RecursionError):
         return options
     members["include_usage"] = _TRUE
+    members.pop("continuous_usage_stats", None)
     return msgspec.Raw(_ENCODER.encode(members))
 
 
