@@ -31,22 +31,17 @@ def classify(prompt: Estimate, spec: RoutingSpec) -> CallClass:
     return CallClass.LONG if prompt.prompt >= spec.long_tokens else CallClass.SHORT
 
 
-def holds(view: ReplicaView, tokens: int) -> bool:
-    """Whether ``tokens`` of prompt and answer fit the replica's context (unknown: perhaps, so yes)."""
-    return view.context_tokens is None or tokens <= view.context_tokens
-
-
 def fitting(need: Need, views: Sequence[ReplicaView]) -> Sequence[ReplicaView]:
     """Replicas whose context holds the call.
 
     The prompt's size is an estimate. Its upper bound decides, so that a call is not sent where the engine would refuse
     it; where only the lower bound fits, the largest replicas get it and the engine, which counts exactly, judges.
     """
-    answer = max(need.completion_tokens, 1)  # a prompt needs room for one token
-    safe = [view for view in views if holds(view, need.prompt.high + answer)]
+    answer = need.completion_tokens or 1  # a prompt needs room for one token
+    safe = _holding(need.prompt.high + answer, views)
     if safe:
         return safe
-    possible = [view for view in views if holds(view, need.prompt.low + answer)]
+    possible = _holding(need.prompt.low + answer, views)
     largest = max((view.context_tokens or 0 for view in possible), default=0)
     return [view for view in possible if (view.context_tokens or 0) == largest]
 
@@ -72,7 +67,7 @@ def choose(need: Need, views: Sequence[ReplicaView], spec: RoutingSpec, turn: in
     if not tier.native and not tier.overflow:
         return Verdict.NEVER
     for group, overflowing in ((tier.native, False), (tier.overflow, True)):
-        free = [v for v in group if v.available and v.free > 0 and v.name not in need.excluded]
+        free = [v for v in group if v.available and v.inflight < v.cap and v.name not in need.excluded]
         if free:
             picked = _pick(free, spec, need.nonce, turn)
             return Choice(picked.name, reason(need, spec, overflowing=overflowing, only=tier.only(len(views))))
@@ -91,10 +86,17 @@ def reason(need: Need, spec: RoutingSpec, *, overflowing: bool, only: bool) -> R
     return RouteReason.ROUND_ROBIN if spec.policy == "round_robin" else RouteReason.LEAST_INFLIGHT
 
 
+def _holding(tokens: int, views: Sequence[ReplicaView]) -> list[ReplicaView]:
+    """The replicas whose context takes ``tokens`` of prompt and answer (unknown: perhaps, so yes)."""
+    return [view for view in views if view.context_tokens is None or tokens <= view.context_tokens]
+
+
 def _pick(free: Sequence[ReplicaView], spec: RoutingSpec, nonce: int, turn: int) -> ReplicaView:
+    if len(free) == 1:
+        return free[0]
     if spec.policy == "round_robin":
         return free[turn % len(free)]
-    least = min(view.inflight for view in free)
+    least = min([view.inflight for view in free])
     tied = [view for view in free if view.inflight == least]
     if len(tied) > 1:  # whatever order they are configured in, the same call finds the same replica
         tied.sort(key=attrgetter("name"))
