@@ -55,7 +55,7 @@ class Environment:
         """The version that is installed of ``distribution``."""
         name = distribution.replace("-", "_")
         found = sorted(self.folder.glob(f"lib/python3*/site-packages/{name}-*.dist-info"))
-        return f"{distribution} {found[0].name.split('-')[1]}" if found else None
+        return found[0].name.removesuffix(".dist-info").partition("-")[2] if found else None
 
     def _wanted(self) -> str:
         """The requirements, and what the files among them say."""

@@ -133,7 +133,7 @@ def test_an_environment_is_made_once_and_anew_when_it_should_hold_something_else
     environment.make()
     assert environment.ready
     assert environment.program("python").exists()
-    assert (environment.version("pip") or "").startswith("pip ")
+    assert (environment.version("pip") or "").replace(".", "").isdecimal()
     wanted.write_text(f"{tmp_path}/no-such-package.whl\n")
     assert not environment.ready
     with pytest.raises(NotInstalled, match="no-such-package"):
