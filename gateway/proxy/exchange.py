@@ -11,7 +11,15 @@ import logging
 from typing import TYPE_CHECKING
 
 from gateway.domain import CallClass, Endpoint, Estimate, Key, Need, Outcome
-from gateway.errors import GatewayError, InvalidKey, NotFound, UpstreamCut, UpstreamError, UpstreamTimeout
+from gateway.errors import (
+    GatewayError,
+    InvalidKey,
+    InvalidRequest,
+    NotFound,
+    UpstreamCut,
+    UpstreamError,
+    UpstreamTimeout,
+)
 from gateway.policy import health, retry
 from gateway.policy.routing import classify
 from gateway.ports import Downlink
@@ -131,6 +139,10 @@ class Exchange:
             return
         content_type = self.request.header(b"content-type") or b""
         facts = self.facts = parse(self.route, body, content_type)
+        if facts.background:  # it would run on uncounted after its slot was given back
+            raise InvalidRequest(
+                "Responses with 'background' are not served: they would run beyond the caps.", param="background"
+            )
         model = self.model = self.path.resolve(facts.model, self.key)
         prompt = self.estimate = model.tokens.estimate(facts.size, self.key.id)
         self.call_class = classify(prompt, model.spec.routing)

@@ -93,7 +93,7 @@ class BodyFacts(NamedTuple):
     """What one request asks for.
 
     ``stream`` and ``wants_usage`` are as the engine will read them; ``max_tokens`` is the client's bound on the answer,
-    ``None`` where it set none that makes sense.
+    ``None`` where it set none that makes sense. ``background`` asks for generation after the answer has ended.
     """
 
     model: str | None
@@ -102,6 +102,7 @@ class BodyFacts(NamedTuple):
     max_tokens: int | None
     size: TextSize
     previous_response_id: str | None = None
+    background: bool = False
 
 
 def parse(route: Route, body: bytes, content_type: bytes) -> BodyFacts:
@@ -127,6 +128,7 @@ def parse(route: Route, body: bytes, content_type: bytes) -> BodyFacts:
         max_tokens=_max_tokens(fields, limits or ()),
         size=_size(body, fields, _MEMBERS.get(route.endpoint, _POOLING_MEMBERS)),
         previous_response_id=_string(_value(fields, "previous_response_id")),
+        background=route.endpoint is Endpoint.RESPONSES and as_bool(_value(fields, "background")) is True,
     )
 
 

@@ -70,6 +70,16 @@ def test_a_stored_response_is_read_and_cancelled_where_it_is(world: World) -> No
     assert owner.lines[1:] == [b"GET " + target + b" HTTP/1.1", b"POST " + target + b"/cancel HTTP/1.1"]
 
 
+def test_a3_what_would_run_on_after_its_answer_is_refused(world: World) -> None:
+    replica = Storing("a")
+    fleet(world, replica)
+    for background in (True, "true", 1):
+        client = world.call(path=RESPONSES, input="hi", background=background)
+        (record,) = world.finish(client)
+        assert (client.downlink.status, record.outcome, replica.lines) == (400, Outcome.REFUSED, [])
+    assert asks(world, background=False) == "a-1"
+
+
 def test_g3_another_teams_response_looks_unknown(world: World) -> None:
     two_teams(world)
     fleet(world, Storing("a"))
