@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 
 import psutil
 import pytest
@@ -99,22 +100,21 @@ async def test_a6_one_megabyte_prompts_do_not_block_the_loop() -> None:
     upstream = Upstream(context_tokens=10_000_000)
     body = prompt("lorem ipsum dolor 你好 " * 45_000)
     assert len(body) > 1_000_000
-    late: list[float] = []
+    busy_s: list[float] = []  # CPU time of this thread between two turns of the loop: a busy machine does not add to it
     async with stack(upstream) as running:
 
         async def watch() -> None:
-            loop = asyncio.get_running_loop()
             while True:
-                before = loop.time()
-                await asyncio.sleep(0.005)
-                late.append(loop.time() - before - 0.005)
+                before = time.thread_time()
+                await asyncio.sleep(0.001)
+                busy_s.append(time.thread_time() - before)
 
         watching = asyncio.get_running_loop().create_task(watch())
         for _ in range(30):
             assert (await running.post(body)).status == 200
         watching.cancel()
-    late.sort()
-    assert late[len(late) * 99 // 100] < 0.05, f"{late[-5:]}"
+    assert len(busy_s) > 30
+    assert max(busy_s) < 0.05
 
 
 async def churn(running: Stack, calls: int) -> None:
