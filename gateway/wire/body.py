@@ -66,7 +66,7 @@ class _PlainChat(msgspec.Struct, gc=False):
 
 
 _PLAIN_CHAT: Final = msgspec.json.Decoder(_PlainChat)
-_PLAIN_BYTES_MAX: Final = 65_536
+_PLAIN_BYTES_MAX: Final = 1_310_720  # of larger ones some hold so many strings that reading them holds up others
 
 
 class _Members(NamedTuple):
