@@ -14,7 +14,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from gateway.cli.survey import Found, findings, survey, unreachable
+from gateway.cli.survey import Found, findings, survey, useless
 from gateway.clock import Clock, SystemClock
 from gateway.domain import Key, ModelSpec, ReplicaSpec, Team
 from gateway.settings import Compiled, load
@@ -28,7 +28,7 @@ def check(
 ) -> None:
     """Validate a settings file, probe its replicas, print what was understood.
 
-    Exit code 1: the file is at fault (one line for each fault) or a replica is unreachable.
+    Exit code 1: the file is at fault (one line for each fault) or a replica cannot serve.
     """
     settings = load(config, os.environ)
     compiled = settings.compile()
@@ -39,7 +39,7 @@ def check(
         warnings += findings(compiled.models, found)
     for line in warnings:
         typer.echo(f"warning: {line}")
-    missing = list(unreachable(compiled.models, found)) if probe else []
+    missing = list(useless(compiled.models, found)) if probe else []
     for line in missing:
         typer.echo(f"error: {line}", err=True)
     if missing:

@@ -100,12 +100,16 @@ def _reason(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def unreachable(models: Sequence[ModelSpec], found: Mapping[str, Found]) -> Iterator[str]:
-    """One line for each replica that cannot serve."""
+def useless(models: Sequence[ModelSpec], found: Mapping[str, Found]) -> Iterator[str]:
+    """One line for each replica that cannot serve: it does not answer, or every call would get its 404."""
     for model in models:
         for replica in model.replicas:
-            if reason := found[replica.name].down:
-                yield f"replica {replica.name} of model {model.name} ({replica.url}) is unreachable: {reason}"
+            said = found[replica.name]
+            where = f"replica {replica.name} of model {model.name} ({replica.url})"
+            if said.down:
+                yield f"{where} is unreachable: {said.down}"
+            elif said.models and model.upstream_name not in said.models:
+                yield f"{where} serves {', '.join(sorted(said.models))}, not {model.upstream_name} (set upstream_name)"
 
 
 def findings(models: Sequence[ModelSpec], found: Mapping[str, Found]) -> Iterator[str]:
@@ -121,8 +125,6 @@ def _replica_findings(model: ModelSpec, replica: ReplicaSpec, found: Found) -> I
     yield from found.notes
     if found.models is not None and not found.models:
         yield "/v1/models lists no model (is this a vLLM server?)"
-    elif found.models is not None and model.upstream_name not in found.models:
-        yield f"serves {', '.join(sorted(found.models))}, not {model.upstream_name} (set upstream_name)"
     declared, context = found.context_tokens(model), replica.context_tokens
     if declared is not None and context is not None and context > declared:
         yield f"context_tokens {context:,} is more than its max_model_len {declared:,}"

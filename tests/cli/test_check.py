@@ -159,12 +159,16 @@ def test_an_unreachable_replica_is_one_line_and_exit_1(
     assert shown.err == f"error: replica r0 of model qwen ({closed_url}) is unreachable: connection refused\n"
 
 
+def test_a_replica_that_does_not_serve_the_model_is_one_line_and_exit_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with server(vllm(models=b'{"data":[{"id":"other","max_model_len":131072}]}'), []) as url:
+        assert check(tmp_path, one(url)) == 1
+        line = f"error: replica r0 of model qwen ({url}) serves other, not qwen (set upstream_name)\n"
+    assert capsys.readouterr().err == line
+
+
 FINDINGS = [
-    (
-        vllm(models=b'{"data":[{"id":"other","max_model_len":131072}]}'),
-        "",
-        "serves other, not qwen (set upstream_name)",
-    ),
     (vllm(models=b"<html>"), "", "/v1/models lists no model (is this a vLLM server?)"),
     (vllm(models=401), "", "/v1/models: HTTP 401 (is api_key right?)"),
     (vllm(metrics=404), "", "/metrics: HTTP 404"),
