@@ -5,6 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 SOURCES := gateway tests loadtests .ci
+FAST := $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "not slow and not vllm"
 VLLM_VENV := $(or $(GATEWAY_VLLM_VENV),.venv-vllm)
 
 .PHONY: help setup demo test test-vllm check compile test-compiled bench lock clean
@@ -21,8 +22,9 @@ $(READY): pyproject.toml requirements.lock .ci/setup.py
 demo: setup ## a simulated fleet and the gateway in front of it, until Ctrl-C
 	@$(BIN)/gateway demo
 
-test: setup ## every test but those that need a real vLLM
-	@$(BIN)/python -m pytest -m "not vllm"
+test: setup ## every test but those that need a real vLLM: the fast ones, then the slow ones (minutes)
+	@$(FAST)
+	@$(BIN)/python -m pytest -m "slow and not vllm" --durations=5
 
 test-vllm: setup ## the tests that need a real vLLM (installs one for CPUs, about 3 GB, into $GATEWAY_VLLM_VENV or .venv-vllm)
 	@$(BIN)/python tests/e2e/vllm_install.py --venv "$(VLLM_VENV)" || true  # the tests skip with the reason
@@ -33,7 +35,7 @@ check: setup ## format, lint, types, layers and the fast tests, under a minute
 	@$(BIN)/ruff check $(SOURCES)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "not slow and not vllm"
+	@$(FAST)
 
 compile: setup ## the gateway with its data path compiled by mypyc, in build/compiled (needs a C compiler)
 	@$(BIN)/python .ci/compile.py

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from itertools import count
 
@@ -12,7 +10,6 @@ import pytest
 from typer.testing import CliRunner
 
 from loadtests.__main__ import app
-from loadtests.bench.processes import ROOT
 from loadtests.report import plots
 from loadtests.report.result import save
 from loadtests.virtual import agree, command, sweep_page
@@ -240,14 +237,3 @@ def test_verdicts():
     assert line(1.0, 0.95, 1.1) is agree.Verdict.WITHIN
     assert line(1.0, 0.9, 1.8) is agree.Verdict.DRAWS
     assert line(1.0, 1.2, 1.8) is agree.Verdict.OFF
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(120)
-def test_sockets_and_virtual_time_agree(tmp_path):
-    out, more = tmp_path / "a.json", ["--set", "chat_users=12", "--set", "chat.think_s=3", "--drain", "30"]
-    load = ["chat_only", "--fleet", "D3", "--seconds", "60", "--speed", "3", *more, "--out", str(out)]
-    subprocess.run([sys.executable, "-m", "loadtests", "run", *load], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-    (found,) = agree.compared([out], 4)
-    assert [line for line in found.lines if line.name == "TTFT p95 s" and line.verdict is agree.Verdict.OFF] == []
-    assert {line.verdict for line in found.lines if line.name == "answered"} == {agree.Verdict.WITHIN}

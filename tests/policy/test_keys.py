@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import timeit
 from hashlib import sha256
 
 import pytest
@@ -82,9 +81,3 @@ def test_faulty_tables_are_refused() -> None:
 
 def test_upper_case_hex_is_the_same_hash() -> None:
     assert KeyTable((Key("alice", TEAM, ALICE.sha256.upper()),)).find("sk-alice", 0.0) is not None
-
-
-def test_find_is_fast_among_many() -> None:
-    table = KeyTable([key(f"sk-{i}", str(i)) for i in range(10_000)])
-    seconds = min(timeit.repeat(lambda: table.find("sk-9999", 0.0), number=2_000, repeat=5)) / 2_000
-    assert seconds < 20e-6  # measured 1.3 us; the rest is for busy machines

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import timeit
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -106,14 +104,6 @@ def test_what_clients_make_up_is_bounded_and_stays_one_line(lines: KeptLines, te
     assert len(lines.kept[-1]) < 5_000
     shown = text[:128].encode("utf-8", "replace").decode()
     assert lines.last()["model"] == lines.last()["request"] == shown
-
-
-def test_a_line_costs_microseconds(lines: KeptLines) -> None:
-    writer = LineWriter(os.open(os.devnull, os.O_WRONLY))
-    log, record = CallLog(writer), call_record()
-    seconds = min(timeit.repeat(lambda: log.write(record), number=1_000, repeat=10)) / 1_000
-    writer.close()
-    assert seconds < 70e-6  # measured 7.3 us; the rest is for busy machines
 
 
 def test_sinks_hand_on_to_each() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import timeit
 import tracemalloc
 from typing import Any
 
@@ -259,9 +258,3 @@ def test_a6_the_page_comes_in_pieces() -> None:
     pieces = list(new_metrics().page())
     assert all(piece.count(b"# TYPE") <= 1 for piece in pieces)
     assert len(pieces) > len(SERIES_LABELS)
-
-
-def test_a_record_costs_microseconds() -> None:
-    metrics, record = new_metrics(), call_record()
-    seconds = min(timeit.repeat(lambda: metrics.write(record), number=1_000, repeat=10)) / 1_000
-    assert seconds < 60e-6  # measured 5.6 us; the goal is 15, the rest is for busy machines
