@@ -70,7 +70,7 @@ class Gateway:
             app_state: dict[str, Any],
             _loop: asyncio.AbstractEventLoop | None = None,
         ) -> Front:
-            return Front(self.path, config, server_state, app_state, _loop)
+            return Front(self.path, config, server_state, app_state)
 
         return connection
 

@@ -61,13 +61,11 @@ class Front(asyncio.Protocol):
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
-        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self.path = path
         self.config = config
         self.state = server_state
         self.app_state = app_state
-        self.loop = loop or asyncio.get_running_loop()
         self.parser = httptools.HttpRequestParser(self)
         self.transport: asyncio.Transport | None = None
         self.flow: FlowControl | None = None

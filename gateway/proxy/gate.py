@@ -26,13 +26,12 @@ LIGHT_MAX = 64  # calls without a permit under way on one replica
 class Waiter:
     """A call in the waiting room. ``granted`` holds its permit once there is one."""
 
-    __slots__ = ("granted", "native", "need", "only", "overflow", "seq", "since_s", "team")
+    __slots__ = ("granted", "native", "need", "only", "overflow", "seq", "team")
 
-    def __init__(self, need: Need, team: str, seq: int, since_s: float, granted: asyncio.Future[Grant]) -> None:
+    def __init__(self, need: Need, team: str, seq: int, granted: asyncio.Future[Grant]) -> None:
         self.need = need
         self.team = team
         self.seq = seq
-        self.since_s = since_s
         self.granted = granted
         self.native: frozenset[str] = frozenset()
         self.overflow: frozenset[str] = frozenset()
@@ -157,7 +156,7 @@ class Gate:
     async def _wait(self, need: Need, team: str, seq: int | None) -> Grant:
         loop = asyncio.get_running_loop()
         place = self.next_seq() if seq is None else seq
-        waiter = Waiter(need, team, place, loop.time(), loop.create_future())
+        waiter = Waiter(need, team, place, loop.create_future())
         self._sort(waiter, self.pool.views())
         self._waiters[id(waiter)] = waiter
         wait_s = self.pool.model.queue.wait_s(need.call_class)

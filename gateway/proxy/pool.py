@@ -50,8 +50,7 @@ class Replica:
     def view(self) -> ReplicaView:
         """Snapshot for a policy."""
         spec = self.spec
-        context_tokens = spec.context_tokens or self.found_context_tokens
-        return ReplicaView(spec.name, spec.serves, self.available, self.inflight, spec.cap_max, context_tokens)
+        return ReplicaView(spec.name, spec.serves, self.available, self.inflight, spec.cap_max, self.context_tokens)
 
     def told(self, *, failed: bool, trial: bool) -> None:
         """Take in what an attempt said of the replica. While the breaker is open only the half-open trial counts."""

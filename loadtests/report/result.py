@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from loadtests.report.statistics import Distribution
+from loadtests.workloads.ask import Due
 
 SCHEMA = 1
 OK, UNFINISHED = "ok", "unfinished"  # outcomes of calls; all others are failures, in words
@@ -41,6 +42,21 @@ class Call(msgspec.Struct, omit_defaults=True):
     cached_tokens: int | None = None
     completion_tokens: int | None = None
     replica: str | None = None
+
+    @classmethod
+    def begun(cls, due: Due, now_s: float) -> Call:
+        """The call that sends ``due`` at ``now_s``: nothing of its answer is known yet."""
+        ask = due.ask
+        return cls(
+            id=ask.id,
+            user=ask.user,
+            team=ask.team,
+            kind=str(ask.kind),
+            due_s=due.at_s,
+            sent_s=now_s,
+            asked_prompt=ask.prompt_tokens,
+            asked_output=ask.output_tokens,
+        )
 
     @property
     def ttft_s(self) -> float | None:

@@ -108,7 +108,7 @@ class Drive:
 
     async def _ask(self, due: Due, request: bytes) -> Reply:
         ask, exchange = due.ask, Exchange(stream=due.ask.stream)
-        call = _call(due, self.now_s)
+        call = Call.begun(due, self.now_s)
         self.calls.append(call)
         self.open[call.id] = call
         trouble: Trouble | None = None
@@ -145,20 +145,6 @@ class Drive:
     def _raise_faults(self) -> None:
         if self._fault is not None:
             raise self._fault
-
-
-def _call(due: Due, now_s: float) -> Call:
-    ask = due.ask
-    return Call(
-        id=ask.id,
-        user=ask.user,
-        team=ask.team,
-        kind=str(ask.kind),
-        due_s=due.at_s,
-        sent_s=now_s,
-        asked_prompt=ask.prompt_tokens,
-        asked_output=ask.output_tokens,
-    )
 
 
 def _tokens(ask: Ask, exchange: Exchange) -> int:

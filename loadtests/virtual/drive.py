@@ -88,7 +88,7 @@ class Drive:
 
     async def _ask(self, due: Due) -> Reply:
         ask, answer = due.ask, Answer(self._loop)
-        call = _call(due, self.now_s)
+        call = Call.begun(due, self.now_s)
         self.calls.append(call)
         call.outcome, retry_after_s = UNFINISHED, None
         try:
@@ -132,17 +132,3 @@ class Drive:
         if answer.first_s is not None:
             call.first_s = answer.first_s - self._origin_s
         self.gaps.add(call, answer.gaps)
-
-
-def _call(due: Due, now_s: float) -> Call:
-    ask = due.ask
-    return Call(
-        id=ask.id,
-        user=ask.user,
-        team=ask.team,
-        kind=str(ask.kind),
-        due_s=due.at_s,
-        sent_s=now_s,
-        asked_prompt=ask.prompt_tokens,
-        asked_output=ask.output_tokens,
-    )

@@ -4,9 +4,7 @@ import signal
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,23 +25,6 @@ TINY = Load(connections=4, warm_s=0.05, window_s=0.25, repeats=2)
 
 def tiny(name: str, **changes: object) -> cases.Case:
     return replace(BY_NAME[name], load=msgspec.structs.replace(TINY, **changes), rounds_max=1)
-
-
-@pytest.fixture
-def left(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
-    """What still runs of all that was started in the test (it all inherits a mark in its environment)."""
-    mark = uuid.uuid4().hex
-    monkeypatch.setenv("LOADTESTS_MARK", mark)
-
-    def running() -> list[str]:
-        found = []
-        for entry in Path("/proc").iterdir():
-            with suppress(OSError):
-                if entry.name.isdigit() and mark.encode() in (entry / "environ").read_bytes():
-                    found.append((entry / "cmdline").read_text().replace("\0", " "))
-        return found
-
-    return running
 
 
 def ran(targets_: list[Target], *cases_: cases.Case) -> Bench:

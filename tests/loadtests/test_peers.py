@@ -3,9 +3,7 @@
 import dataclasses
 import shutil
 import sys
-import uuid
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -34,23 +32,6 @@ from loadtests.workloads.mix import scenario
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the runs read /proc")
 URLS = ("http://127.0.0.1:7001", "http://127.0.0.1:7002")
-
-
-@pytest.fixture
-def left(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
-    """What still runs of all that was started in the test (it all inherits a mark in its environment)."""
-    mark = uuid.uuid4().hex
-    monkeypatch.setenv("LOADTESTS_MARK", mark)
-
-    def running() -> list[str]:
-        found = []
-        for entry in Path("/proc").iterdir():
-            with suppress(OSError):
-                if entry.name.isdigit() and mark.encode() in (entry / "environ").read_bytes():
-                    found.append((entry / "cmdline").read_text().replace("\0", " "))
-        return found
-
-    return running
 
 
 def site(folder: Path) -> Site:
